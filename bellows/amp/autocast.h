@@ -7,18 +7,20 @@
 
 namespace bellows::amp {
 
-/// While the guard exists, operators run in `dtype` or fp32 according to libtorch's lists. Matrix multiplications and
-/// convolutions run in `dtype`. Losses, distances and at::prod run in fp32. On CUDA, sums, norms, softmax, powers and
-/// reciprocals also run in fp32. On the CPU, these operators keep the dtype of their input, because their kernels
-/// accumulate in fp32 and round the result. Run the forward pass and the loss under the guard, and backward outside it.
+/// While the guard exists, operators run in `dtype` or fp32 according to libtorch's autocast lists. Matrix
+/// multiplications and convolutions run in `dtype`. Losses, distances and at::prod run in fp32. On CUDA, sums, norms,
+/// softmax, powers and reciprocals also run in fp32. On the CPU, these operators keep the dtype of their input, because
+/// their kernels accumulate in fp32 and round the result. Run the forward pass and the loss under the guard, and
+/// backward outside it.
 ///
 /// Guards can be nested. When the outermost guard ends, it clears the cache of cast weights. Each weight is therefore
-/// cast once per step instead of once per call. This also applies to torch::nn::Linear (tap/weight_casts.h). To cast
-/// each weight only once for several forward passes (gradient accumulation), put all of these passes and their backward
-/// passes under an outer guard with enabled = false. End the outer guard before the optimizer's step.
-/// Params:   enabled – false: autocast is off, also inside another guard
+/// cast once per step instead of once per call. The weights of torch::nn::Linear, which libtorch's autocast does not
+/// cache, are cached, too (tap/weight_casts.h). To cast each weight only once for several forward passes (gradient
+/// accumulation), put all of these passes and their backward passes under an outer guard with enabled = false. End the
+/// outer guard before the optimizer's step.
+/// Params:   enabled – false: autocast is off, even inside an enabled guard
 ///           cache – false: weights are cast at every use (required while operators are recorded)
-/// Numerics: if disabled, bit-identical to plain libtorch; if enabled, dtypes are the same as in Python
+/// Numerics: if disabled, bit-identical to plain libtorch; if enabled, results have the same dtypes as in Python
 ///           (tests/amp/autocast_ops_test.cpp)
 /// Threads:  affects the current thread. All threads share the cache of casts, so the end of a guard can cause another
 ///           thread to repeat a cast.

@@ -32,8 +32,9 @@ struct GradScalerOptions {
   bool allow_fp16 = false;
 };
 
-/// Prevents small fp16 gradients from becoming zero. It multiplies the loss before backward, divides the gradients
-/// after it, skips steps whose gradients overflowed, and adapts the scale automatically.
+/// Prevents small fp16 gradients from becoming zero. The scaler multiplies the loss by a scale before backward, and
+/// divides the gradients by the same scale afterwards. It skips steps whose gradients overflowed, and adapts the scale
+/// automatically.
 /// ```
 /// scaler.scale(loss).backward();
 /// scaler.unscale_(optimizer);          // only if you inspect or clip the true gradients
@@ -45,7 +46,7 @@ struct GradScalerOptions {
 /// Numerics: scales, skipped steps and parameters equal PyTorch's over 200 steps with injected infinities, two
 ///           optimizers, and dense and sparse gradients (tests/amp/grad_scaler_golden_test.cpp)
 /// Cost:     one pass over the gradients. step() waits for the device once, or not at all if the optimizer is a
-///           ScaledStep. The other functions wait only if their comments state it.
+///           ScaledStep. The other functions wait only if their comments say so.
 /// Threads:  not thread-safe
 /// Ref:      torch.amp.GradScaler
 class GradScaler {
@@ -63,7 +64,8 @@ class GradScaler {
   /// NaN. Call this function at most once in each iteration, before step(). If you do not call it, step() unscales the
   /// gradients.
   /// Throws: c10::ValueError if it is called twice or after step(), if scale() was not called, or if no parameter has a
-  ///         gradient; if a gradient is fp16 and allow_fp16 is false; if a sparse gradient is not in COO layout
+  ///         gradient. It is also thrown if a gradient is fp16 and allow_fp16 is false, or if a sparse gradient is not
+  ///         in COO layout
   void unscale_(torch::optim::Optimizer& optimizer);
 
   /// Calls the optimizer's step() and returns its result. The step is skipped if a gradient is infinite or NaN. If the
@@ -71,7 +73,8 @@ class GradScaler {
   /// Params: closure – must be null if the scaler is enabled, because gradients that a closure computes would not be
   ///         unscaled
   /// Throws: c10::ValueError if it is called twice before update(), if scale() was not called, if no parameter has a
-  ///         gradient, or if `closure` is set and the scaler is enabled; exceptions of unscale_() and of the optimizer
+  ///         gradient, or if `closure` is set and the scaler is enabled. Exceptions of unscale_() and of the optimizer
+  ///         are passed on
   at::Tensor step(torch::optim::Optimizer& optimizer, torch::optim::Optimizer::LossClosure closure = nullptr);
 
   /// Ends the iteration. The scale is lowered if a step was skipped, and raised after growth_interval steps without

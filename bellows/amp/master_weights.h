@@ -17,8 +17,8 @@ namespace bellows::amp {
 /// take_gradients(), optimizer.step() and write_back() in this order. After take_gradients(), a GradScaler or clipping
 /// works on the gradients of the master weights. If there are no master weights, all functions do nothing, so your
 /// training loop needs no condition.
-/// Cost:    4 bytes per weight. Each step additionally reads the gradients and writes the weights once. Optimizers with
-///          their own master weights (fused, mixed dtypes) do not need these additional passes.
+/// Cost:    4 bytes per weight. Each step additionally reads the gradients and writes the weights once. Fused
+///          optimizers that have their own master weights do not need these additional passes.
 /// Threads: not thread-safe
 /// Ref:     arXiv:1710.03740, section 3.1; apex.amp master_weights
 class MasterWeights {
@@ -26,7 +26,7 @@ class MasterWeights {
   MasterWeights() = default;
   /// Params: low – parameters by name. Each bf16 or fp16 parameter gets a master weight; other parameters are not
   ///         changed. A tensor that occurs twice (tied weights) gets only one master weight.
-  ///         values – fp32 tensors that are used as the master weights, in the order of `low` (not copied); empty: the
+  ///         values – fp32 tensors that become the master weights without a copy, in the order of `low`; empty: the
   ///         master weights are cast from `low`
   /// Throws: c10::ValueError if the number of `values`, or the shape or dtype of one of them, does not match `low`
   explicit MasterWeights(const NamedTensors& low, std::vector<at::Tensor> values = {});

@@ -13,8 +13,8 @@
 
 namespace bellows::amp {
 
-/// The precision of a model in training. policy() returns the policy of one of the four apex levels. You can also set
-/// the fields yourself.
+/// The precision of a model in training. policy() returns the policy of one of the four levels of NVIDIA Apex. You can
+/// also set the fields yourself.
 struct Policy {
   std::string name = "O0";
   c10::ScalarType dtype = c10::ScalarType::Float;  ///< bf16 or fp16; fp32 if nothing has low precision
@@ -26,7 +26,7 @@ struct Policy {
   bool operator==(const Policy&) const = default;
 };
 
-/// Returns the policy of an apex level:
+/// Returns the policy of an Apex level:
 /// - O0: fp32.
 /// - O1: fp32 weights, forward under autocast.
 /// - O2: weights and gradients in `dtype`, norm layers and master weights in fp32, forward under autocast.
@@ -50,7 +50,7 @@ struct PreparedModel {
   MasterWeights masters;  ///< empty unless the policy has master weights
 };
 
-/// Applies `policy` to `model`. Parameters and buffers are cast in place. The tensors keep their identity, so an
+/// Applies `policy` to `model`. Parameters and buffers are cast in place. The tensor objects stay the same, so an
 /// optimizer that holds them stays valid. The result is a handle to the same model. Its forward casts inputs and
 /// outputs, and runs under autocast if the policy requires it. Existing gradients are discarded. Move the model to its
 /// device before you call this function.

@@ -16,7 +16,8 @@ namespace bellows::checkpoint {
 /// Numerics: the files are byte-identical to those of Folder::save()
 /// Cost:     memory for one copy of the state, which the next save reuses. The caller waits for the copy and, if the
 ///           previous save is still in progress, for that save
-/// Threads:  one owner. Between save() and wait(), only the saver may use the folder. The folder must outlive the saver
+/// Threads:  not thread-safe. Between save() and wait(), only the saver may use the folder. The folder must outlive the
+///           saver
 class AsyncSaver {
  public:
   AsyncSaver() = default;

@@ -14,7 +14,7 @@ struct State {
   NamedTensors rng;        ///< rng_state()
   NamedTensors extra;      ///< other tensors of the caller
   int64_t step = 0;        ///< number of optimizer steps so far
-  int64_t epoch = 0;       ///< position in the data: loader.start(epoch, batch)
+  int64_t epoch = 0;       ///< `epoch` and `batch`: position in the data, for loader.start()
   int64_t batch = 0;
   std::string recipe;  ///< YAML
   /// JSON that describes how the run was created, such as versions, processor and threads. It is empty in files of

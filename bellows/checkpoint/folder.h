@@ -29,7 +29,7 @@ struct ScoredCheckpoint {
 /// `best/` contains the checkpoints with the highest scores. Checkpoints are ordered by step, not by time. Checkpoint
 /// folders `step-000000001200` that several ranks wrote (sharded_folder.h) are included, so a single process can resume
 /// a run of several ranks.
-/// Threads: one owner. FolderLock excludes other processes and objects
+/// Threads: not thread-safe. A FolderLock prevents other processes and objects from using the folder at the same time
 class Folder {
  public:
   /// Creates the folder if it does not exist, locks it, and deletes the incomplete files of interrupted writes.

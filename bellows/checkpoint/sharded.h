@@ -38,19 +38,19 @@ struct ShardedState {
 ///
 /// The folder gets its final name only when it is complete, even if a rank is killed (SIGKILL) or the power fails. It
 /// then replaces an existing checkpoint of the same name. Ranks on several machines need a shared file system.
-/// Numerics: if several ranks hold a part below 64 KiB, the part of the lowest rank is saved. So if batch norm
-///           statistics differ between ranks, all of them come from the same rank
+/// Numerics: if several ranks hold a part below 64 KiB, the part of the lowest rank is saved. All batch norm statistics
+///           are therefore saved from the same rank, even if they differ between ranks
 /// Cost:     each element is written once. Tensors that are non-contiguous or on another device are copied temporarily,
 ///           one at a time
-/// Throws:   all ranks throw the same exception. c10::ValueError, before anything is written, if elements are missing,
-///           or if different parts of a tensor overlap. It is also thrown if sizes, dtypes or steps differ between
-///           ranks, or if a tensor cannot be stored in a safetensors file. The message names the tensor and the ranks.
-///           c10::Error if a rank has ended or cannot write; the message states the rank and the reason, and the
+/// Throws:   all ranks throw the same exception. c10::ValueError if elements are missing, or if different parts of a
+///           tensor overlap. It is also thrown if sizes, dtypes or steps differ between ranks, or if a tensor cannot be
+///           stored in a safetensors file. In these cases, nothing is written, and the message names the tensor and the
+///           ranks. c10::Error if a rank has ended or cannot write; the message states the rank and the reason, and the
 ///           partial folder is deleted
 void save_sharded(const std::string& path, const ShardedState& state, const comm::Group& group);
 
-/// Called on each rank with the content of a checkpoint, before the tensors of the checkpoint and the state are
-/// compared.
+/// Called on each rank with the content of a checkpoint, before the tensors of the checkpoint are compared with those
+/// of the state.
 using Prepare = std::function<void(const ShardedIndex& saved, ShardedState& state)>;
 
 /// Fills the parts of a state in place from a checkpoint. Any number of ranks may have written the checkpoint. Each
@@ -60,10 +60,9 @@ using Prepare = std::function<void(const ShardedIndex& saved, ShardedState& stat
 /// Parts keep their strides. A section (model, optimizer, extra) in which no rank has parts is skipped. `rng` is set to
 /// the saved state of this rank. If the checkpoint was saved by fewer ranks, `rng` is empty on the additional ranks;
 /// seed their generators separately.
-/// Params: prepare – sets the parts of the state if they depend on the saved content. This may be the case for
-///                   optimizer state
-/// Cost:   all needed data are read twice, the first time to verify checksums. For a file written by save(), each rank
-///         reads the whole file
+/// Params: prepare – sets those parts of the state that depend on the saved content, such as optimizer state
+/// Cost:   all needed data are read twice: once to verify checksums, and once to copy. For a file written by save(),
+///         each rank reads the whole file
 /// Throws: all ranks throw the same exception. c10::ValueError if tensors are missing or unexpected, or have different
 ///         sizes or dtypes (the message names all of them). It is also thrown if a file is damaged (the message states
 ///         the file and the rank). In these cases, only `prepare` may have changed the state. If reading fails after

@@ -20,7 +20,7 @@ struct SavePlan;
 /// Cost:    save_async() needs memory for a copy of the data that this rank writes. The next save reuses this memory.
 ///          The caller waits for one exchange of descriptions and for the copy. If the previous save is still in
 ///          progress, it also waits for that save
-/// Threads: one owner. The object has separate connections, so training may use collectives of the group while
+/// Threads: not thread-safe. The object has separate connections, so training may use collectives of the group while
 ///          save_async() runs
 class ShardedFolder {
  public:

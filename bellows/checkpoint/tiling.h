@@ -15,7 +15,8 @@ namespace bellows::checkpoint {
 /// Throws: c10::ValueError if a size is negative or the product exceeds an int64. `where` is the start of the message
 int64_t checked_numel(const std::vector<int64_t>& sizes, const std::string& where);
 
-/// If the part is a single run of elements in row-major order, returns the begin and count of the run.
+/// If the part is a single run of elements in row-major order, returns the begin and count of the run. Otherwise,
+/// returns nothing.
 std::optional<std::pair<int64_t, int64_t>> single_run(const comm::ShardSpec& spec);
 
 /// Checks that the parts of a tensor contain each of its elements exactly once. All parts must be inside the tensor.

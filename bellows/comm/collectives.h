@@ -11,9 +11,9 @@
 /// Collectives of a process group. All ranks of the group must call the same functions in the same order, with tensors
 /// of the same dtype and shape. To call a collective on all ranks, pass the World as the group.
 ///
-/// Throws: c10::ValueError if this rank's arguments are invalid. The other ranks then get the c10::Error below, unless
-///         their arguments are invalid, too. c10::Error if a rank ended, called a different collective or exceeded the
-///         World's timeout (the message names the rank and its last call)
+/// Throws: c10::ValueError if this rank's arguments are invalid. Ranks whose arguments are valid then throw c10::Error.
+///         c10::Error if a rank ended, called a different collective or exceeded the World's timeout (the message names
+///         the rank and its last call)
 /// Ref:    torch.distributed
 namespace bellows::comm {
 
@@ -51,8 +51,8 @@ at::Tensor broadcast(at::Tensor tensor, int root, const Group& group);
 at::Tensor all_gather(const at::Tensor& tensor, const Group& group);
 [[nodiscard]] Pending all_gather_async(const at::Tensor& tensor, const Group& group);
 
-/// For every rank r, fills part r of the tensor with part r of rank r's tensor, in place on every rank. The tensor is
-/// [size · D0, …] and contiguous.
+/// Gathers one part from each rank, in place on every rank: part r of the tensor becomes part r of rank r's tensor. The
+/// tensor must be contiguous and have the shape [size · D0, …].
 /// Cost: each of n ranks sends and receives n - 1 times the bytes of one part
 at::Tensor all_gather_in_place(at::Tensor tensor, const Group& group);
 [[nodiscard]] Pending all_gather_in_place_async(at::Tensor tensor, const Group& group);

@@ -34,11 +34,11 @@ class Group {
 ///         is returned
 Group duplicate(const Group& group, const std::string& purpose);
 
-/// The tensors that this rank passed to all collectives of one kind.
+/// The number of this rank's calls of one kind of collective, and the total size of the tensors in these calls.
 struct Traffic {
   int64_t calls = 0;
-  /// Size of this rank's own tensors: the complete tensor for all_reduce, and the rank's part for all_gather and
-  /// all_gather_in_place.
+  /// Total size of this rank's own tensors. For all_reduce, the complete tensor counts. For all_gather and
+  /// all_gather_in_place, only this rank's part counts.
   int64_t bytes = 0;
 };
 

@@ -14,7 +14,8 @@ namespace bellows::comm {
 /// A part of a named tensor on one rank. A rank may hold several parts of the same tensor.
 struct Shard {
   std::string name;
-  /// The elements, in the shape of the box. If the box is a run of elements, the shape is [count].
+  /// The elements of the part. For a box, they have the shape of the box; for a run, the shape is [count] (see
+  /// ShardSpec).
   at::Tensor local;
   ShardSpec spec;
 };

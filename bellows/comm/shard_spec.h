@@ -10,7 +10,8 @@ namespace bellows::comm {
 /// order.
 struct ShardSpec {
   std::vector<int64_t> sizes;  ///< sizes of the complete tensor
-  /// Start of the box, one number per dim. For a run, it has a single number, which counts elements in row-major order.
+  /// Start of the part. A box has one number per dim. A run has a single number, which counts elements in row-major
+  /// order.
   std::vector<int64_t> offset;
   std::vector<int64_t> length;  ///< size of the box, or number of elements of the run, in the same form
 
@@ -21,7 +22,7 @@ struct ShardSpec {
   static ShardSpec run(std::vector<int64_t> sizes, int64_t begin, int64_t count);
 
   int64_t numel() const;   ///< number of elements in the box or run
-  bool is_run() const;     ///< whether the part is a run; false for 1-D tensors, for which a run is a box
+  bool is_run() const;     ///< whether the part is a run; false for 1-D tensors, because their runs are boxes
   bool is_inside() const;  ///< whether the part is inside its tensor
   bool operator==(const ShardSpec&) const = default;
 

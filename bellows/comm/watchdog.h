@@ -44,7 +44,7 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   bool is_busy(const std::string& group);
 
   /// Describes the ranks that caused a call to fail. The text is empty if no rank did. The function waits at most 5 s
-  /// for new notes of the other ranks, and marks this rank as failed for them.
+  /// for new notes of the other ranks. It also marks this rank as failed in the note that the other ranks read.
   std::string explain(const Call& call);
   /// Returns explain() as an error message. After the first failure of a group, later failures repeat the first
   /// explanation.

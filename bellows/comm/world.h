@@ -58,13 +58,13 @@ class World {
 /// through a store, and connects the ranks. Rank 0 logs one line about the job. Without a launcher, init() immediately
 /// returns a world of one rank.
 ///
-/// The store is the file in BELLOWS_STORE (file:///…), if set. Otherwise the launcher serves it at MASTER_ADDR and
-/// MASTER_PORT, or rank 0 if the launcher does not. Each rank listens on the local address of its route to MASTER_ADDR.
-/// MASTER_ADDR defaults to loopback, so only processes on this machine can connect.
+/// The store is the file in BELLOWS_STORE (file:///…), if set. Otherwise, the launcher serves the store at MASTER_ADDR
+/// and MASTER_PORT. If the launcher has no store, rank 0 serves it there. Each rank listens on the local address from
+/// which it reaches MASTER_ADDR. MASTER_ADDR defaults to loopback, so only processes on this machine can connect.
 ///
-/// If the job has a BELLOWS_TOKEN (`bellows launch` generates one), every process needs it. It is required unless
-/// MASTER_ADDR is loopback. The token protects against other users and configuration mistakes. The traffic between
-/// ranks is not encrypted.
+/// If the job has a BELLOWS_TOKEN (`bellows launch` generates one), every process needs it. A job whose MASTER_ADDR is
+/// not loopback must have a token. The token protects against other users and configuration mistakes. The traffic
+/// between ranks is not encrypted.
 /// Throws: c10::ValueError if the environment is incomplete or inconsistent, if the ranks have different world sizes or
 ///         tokens, if two processes have the same rank, or if the port is in use. c10::Error if ranks did not join in
 ///         time (the message lists them)

@@ -17,8 +17,8 @@ struct BadValues {
   }
 };
 
-/// Checks a dense floating-point or complex tensor. All other tensors count as good. On the CPU, it reads the memory
-/// directly and runs no operator.
+/// Checks a dense floating-point or complex tensor. All other tensors count as good. On the CPU, the function reads the
+/// memory directly and runs no operator.
 /// Cost: one pass over good values, two passes over bad values
 BadValues bad_values(const at::Tensor& tensor);
 /// Checks a tensor, a list of tensors or a number.

@@ -13,12 +13,12 @@ struct DeterminismOptions {
   bool fill_uninitialized_memory = true;
 };
 
-/// While this guard lives, the same input and seed give bit-identical results. Only deterministic kernels run, also in
-/// cuDNN, and the autotuner of cuDNN is off. The settings apply to the whole process. At its end, the guard restores
-/// the previous settings. On CUDA, cuBLAS also needs the environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8, which
-/// must be set before its first use. If the variable is not set, a warning is logged once.
-/// Cost:    use measure_determinism_cost() to measure it
-/// Threads: other threads must not change these settings while the guard lives
+/// While this guard exists, the same input and seed give bit-identical results. Only deterministic kernels run,
+/// including those of cuDNN, and cuDNN's autotuner is off. The settings apply to the whole process. The destructor
+/// restores the previous settings. On CUDA, cuBLAS also needs the environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8.
+/// Set it before cuBLAS is used for the first time. If the variable is not set, a warning is logged once.
+/// Cost:    depends on the model; measure_determinism_cost() measures it
+/// Threads: other threads must not change these settings while the guard exists
 /// Ref:     torch.use_deterministic_algorithms
 class DeterministicGuard {
  public:
@@ -36,15 +36,17 @@ class DeterministicGuard {
 
 struct DeterminismCostOptions {
   DeterminismOptions mode{};
-  /// Number of pairs of timed windows. Each pair consists of a window without and a window with the mode.
+  /// Number of pairs of timed windows. Each pair consists of one window without deterministic mode and one window with
+  /// it.
   int pairs = 5;
   int steps_per_window = 5;
 };
 
-/// Returns the time of `step` in deterministic mode divided by its time without this mode. 1.03 means 3 % slower.
+/// Returns the time of `step` in deterministic mode divided by its time without this mode. A ratio of 1.03 means that
+/// deterministic mode is 3 % slower.
 /// Params: step – one training step. It runs 2·pairs·steps_per_window times, after one warm-up step in each mode
-/// Throws: c10::ValueError if there are fewer than 2 pairs or no steps. Exceptions of `step`, for example if an
-///         operator has no deterministic kernel
+/// Throws: c10::ValueError if there are fewer than 2 pairs or no steps. Exceptions of `step` are passed on, for example
+///         if an operator has no deterministic kernel
 RatioInterval measure_determinism_cost(const std::function<void()>& step, const DeterminismCostOptions& options = {});
 
 }  // namespace bellows::inspect

@@ -10,7 +10,7 @@
 
 namespace bellows::inspect {
 
-/// An argument or result of the operator that produced the first bad value.
+/// An argument or result of the operator that produced the first NaN or infinity.
 struct TensorSummary {
   std::string name;         ///< name in the operator's schema, such as "self" or "weight"
   std::string description;  ///< for example "float [32, 64] cpu", or "2.5" for a number
@@ -18,7 +18,7 @@ struct TensorSummary {
   bool has_inf = false;
 };
 
-/// The first operator that produced a NaN or an infinity from good inputs.
+/// The first operator that produced a NaN or an infinity from inputs without such values.
 struct NanFinding {
   std::string op;  ///< for example "aten::log"
   bool nan = false;
@@ -35,8 +35,9 @@ struct NanFinding {
 
 /// Finds the first operator in forward or backward that produces a NaN or an infinity from good inputs. A NaN is
 /// reported only if no input contains a NaN. An infinity is reported only if no input contains an infinity or a NaN.
-/// Numbers count as inputs. So an operator that deliberately fills a mask with -inf is not reported, but a softmax that
-/// turns a row of -inf into NaN is. After the first finding, checking stops until reset() is called.
+/// Scalar arguments also count as inputs. An operator that deliberately fills a mask with -inf is therefore not
+/// reported. A softmax that turns a row of -inf into NaN is reported. After the first finding, checking stops until
+/// reset() is called.
 ///
 /// On the CPU, results are read directly from memory, so other taps do not see any additional operators. On an
 /// accelerator, each operator waits for the device. Sparse and quantized tensors, uninitialized allocations and
@@ -49,9 +50,9 @@ class FirstNan {
  public:
   struct Options {
     bool infinities = true;  ///< if false, only NaN is searched for
-    /// If true, the next operator call after the faulty operator throws c10::Error with the finding. The faulty
-    /// operator has already run at this point, because its result cannot be rejected. This option costs more time,
-    /// because each operator passes through an additional dispatcher layer.
+    /// If true, the next operator call after the faulty operator throws c10::Error with the finding. At this point, the
+    /// faulty operator has already run. This option costs more time, because each operator passes through an additional
+    /// dispatcher layer.
     bool throw_error = false;
   };
   explicit FirstNan(const Options& options);

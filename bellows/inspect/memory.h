@@ -12,12 +12,11 @@ namespace bellows::inspect {
 
 /// The memory of a process at one moment.
 ///
-/// On the CPU, it counts the blocks that libtorch's CPU allocator has allocated since the first call of a function in
-/// this header. These are tensors and the scratch memory of kernels. Sizes are rounded up as in the C heap. Not counted
-/// are earlier blocks, internal buffers of oneDNN and MKL, the C++ heap, and mapped files. The resident size includes
-/// all of these.
-/// On an accelerator, it counts the blocks of libtorch's caching allocator. `reserved_bytes` also includes the
-/// allocator's cache.
+/// On the CPU, the statistics count the blocks that libtorch's CPU allocator has allocated since the first call of a
+/// function in this header. These blocks are tensors and the scratch memory of kernels. Sizes are rounded up in the
+/// same way as in the C heap. Earlier blocks, internal buffers of oneDNN and MKL, the C++ heap, and mapped files are
+/// not counted. The resident size includes all of these. On an accelerator, the statistics count the blocks of
+/// libtorch's caching allocator. `reserved_bytes` also includes the allocator's cache.
 /// Units: bytes
 struct MemoryStats {
   int64_t current_bytes = 0;
@@ -55,7 +54,7 @@ class MemoryScope {
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;
 
-  /// Returns the highest size of all memory on the device since the scope opened.
+  /// Returns the peak of all allocated memory on the device since the scope opened.
   /// Units: bytes
   int64_t peak_bytes() const;
   /// Returns the peak minus the size when the scope opened. This is the memory that the section needed.
@@ -71,9 +70,9 @@ class MemoryScope {
   std::unique_ptr<Entry> entry_;
 };
 
-/// While this object lives, it writes the memory size over time as a counter of a Chrome trace. On the CPU, it writes a
-/// sample whenever the size has changed by `min_change_bytes`, so it does not miss larger peaks. On an accelerator, it
-/// writes a sample for each call of sample(). StepTracer calls sample() after each operator.
+/// While this object exists, it writes the memory size over time as a counter of a Chrome trace. On the CPU, it writes
+/// a sample whenever the size has changed by `min_change_bytes`, so it does not miss larger peaks. On an accelerator,
+/// it writes a sample for each call of sample(). StepTracer calls sample() after each operator.
 /// Threads: samples can come from any thread
 class MemoryTimeline {
  public:

@@ -16,9 +16,9 @@ struct RecordFunction;
 
 namespace bellows::inspect {
 
-/// The modules of a model as a tree, and a mapping from tensors to modules. `torch::nn` has no module hooks in C++. So
-/// operators are assigned to modules by the parameters and buffers that they read (docs/inspect.md describes the
-/// complete rule).
+/// The modules of a model as a tree, and a mapping from tensors to modules. `torch::nn` has no module hooks in C++.
+/// Operators are therefore assigned to modules by the parameters and buffers that they read. docs/inspect.md describes
+/// the complete rule.
 ///
 /// A tensor belongs to the module whose parameter or buffer has the same storage. Views therefore belong to the same
 /// module. If the storages of parameters are replaced, for example by a move to another device, create the map
@@ -43,7 +43,7 @@ class ModuleMap {
 
   /// Returns the module to which the tensor's storage belongs, or `nobody`.
   int owner(const at::Tensor& tensor) const;
-  /// Assigns the tensor's storage to `module` as long as the storage lives. Use it for a cast or a copy of a weight.
+  /// Assigns the tensor's storage to `module` until the storage is freed. Use it for a cast or a copy of a weight.
   void adopt(const at::Tensor& tensor, int module);
   /// Returns the innermost module that contains both modules. If one of them is `nobody`, returns the other one.
   int common(int a, int b) const;

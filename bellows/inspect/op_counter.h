@@ -47,14 +47,14 @@ struct OpReport {
   std::string to_json() const;
 };
 
-/// While this object lives, it counts the operators that run on this thread and in autograd's workers for this thread.
+/// While this object exists, it counts the operators that run on this thread and in autograd's workers for this thread.
 /// It counts calls, FLOPs, bytes and host time by operator and module.
 ///
 /// Operators are counted below autograd. A composite operator (aten::linear, aten::matmul) counts as the operators of
 /// which it consists, even if it is dispatched as one operator. Operators that a kernel calls are not counted again.
 /// FLOPs come from flop_formula() of the outermost operator that has a formula. They equal those of
-/// torch.utils.flop_counter if both have a formula (tests/inspect/op_counter_test.cpp). docs/inspect.md describes how
-/// operators are assigned to modules.
+/// torch.utils.flop_counter for operators for which both have a formula (tests/inspect/op_counter_test.cpp).
+/// docs/inspect.md describes how operators are assigned to modules.
 /// Threads: create and destroy the object on the same thread. report() and reset() can be called on any thread
 class OpCounter {
  public:

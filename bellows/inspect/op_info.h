@@ -15,7 +15,7 @@ struct FunctionSchema;
 
 namespace bellows::inspect {
 
-/// The properties of an operator, which are looked up once. Private to the component.
+/// The properties of an operator. They are looked up only once per operator. Private to the component.
 struct OpInfo {
   std::string name;                             ///< for example "aten::add"
   const c10::FunctionSchema* schema = nullptr;  ///< null if the dispatcher does not have the operator
@@ -34,7 +34,7 @@ struct OpInfo {
 const OpInfo& op_info(std::string_view name, std::string_view overload);
 const OpInfo& op_info(const c10::OperatorHandle& handle);
 
-/// Returns true if this call only belongs to autocast, which calls the same operator again with cast inputs.
+/// Returns true if this call only runs autocast's wrapper, which calls the same operator again with cast inputs.
 bool autocast_wraps(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs);
 
 /// Calls `visit(tensor)` for each defined tensor in an argument, which is a tensor, a list of tensors, or a list of

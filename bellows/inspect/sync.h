@@ -28,8 +28,8 @@ struct SyncEvent {
 /// - a blocking copy from the device to the host
 /// - an operator whose result has a data-dependent shape (`nonzero`, `masked_select`, `unique`, indexing with a mask)
 ///
-/// On a CPU, these calls do not wait, but they would wait on an accelerator. They are also counted on a CPU, unless the
-/// option `cpu` is false.
+/// On a CPU, these calls do not wait, but they would wait on an accelerator. They are therefore counted on a CPU, too,
+/// unless the option `cpu` is false.
 /// Threads: observes the thread that creates the object, and autograd's workers for that thread. Create and destroy the
 ///          object on the same thread
 class SyncDetector {

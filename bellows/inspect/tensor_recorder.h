@@ -19,10 +19,10 @@ namespace bellows::inspect {
 /// one_step();
 /// write_text_file("memory.html", recorder.end().to_html("my model"));
 /// ```
-/// An activation is a tensor that autograd saved (tap::SavedTensorTap). A gradient is the grad() of a parameter when
-/// the step begins or ends. Optimizer state is memory that was allocated in a TraceScope "optimizer" and still exists
-/// after this scope. docs/inspect.md describes how modules are assigned. Blocks are those of libtorch's CPU allocator,
-/// with the limits that memory.h describes.
+/// An activation is a tensor that autograd saved (tap::SavedTensorTap). A tensor counts as a gradient if it is the
+/// grad() of a parameter when the step begins or ends. Optimizer state is memory that was allocated in a TraceScope
+/// "optimizer" and still exists after this scope. docs/inspect.md describes how modules are assigned. Blocks are those
+/// of libtorch's CPU allocator, with the limitations that memory.h describes.
 /// Cost:    about 5 µs per operator
 /// Threads: create, use and destroy the recorder on one thread. Blocks that other threads allocate are attributed to
 ///          the operator that runs on this thread

@@ -52,7 +52,7 @@ struct TensorLife {
   bool alive_after(int64_t event) const { return born <= event && event < died; }
 };
 
-/// The lifetimes of the tensors in a step. Events are the allocations and frees, in their order.
+/// The lifetimes of the tensors in a step. Events are the allocations and frees, in the order in which they occurred.
 struct TensorTimeline {
   std::vector<TensorLife> tensors;  ///< in the order of creation
   int64_t events = 0;
@@ -74,7 +74,7 @@ struct TensorTimeline {
   /// Returns a self-contained HTML page with the bytes by kind during the step, the lifetimes of the largest tensors,
   /// and the peak.
   std::string to_html(const std::string& title) const;
-  /// Writes the bytes by kind as graphs, and the lifetimes of the largest tensors as bars.
+  /// Writes the bytes by kind to a trace as graphs, and the lifetimes of the largest tensors as bars.
   void draw(TraceWriter& writer, size_t largest = 200) const;
 };
 

@@ -15,7 +15,7 @@ struct TraceOptions {
   c10::Device device = c10::kCPU;  ///< device whose memory is written
 };
 
-/// While this object lives, it records this thread and autograd's workers for this thread as a Chrome trace with one
+/// While this object exists, it records this thread and autograd's workers for this thread as a Chrome trace with one
 /// row per thread. The trace contains nested operators, the scopes of record_function and ModuleScope, and the autograd
 /// nodes to which operators in backward belong. Times are host times; on an accelerator, the time of an operator is
 /// that of its launch. Open the file in ui.perfetto.dev.

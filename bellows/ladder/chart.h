@@ -36,8 +36,9 @@ struct ChartLine {
   std::vector<std::pair<double, double>> points;
   MarkRole role = MarkRole::kept;
 };
-/// Returns a chart of lines over time in seconds. The vertical axis ranges from `low` to 1. The lines of bottom and top
-/// are in front, and a dashed line marks `target`. Returns an empty text if there are no points.
+/// Returns a chart of lines over time in seconds. The vertical axis ranges from `low` to 1. Lines with the roles
+/// `bottom` and `top` are drawn in front of the others. A dashed line marks `target`. Returns an empty text if there
+/// are no points.
 std::string line_chart(const ChartText& text, double low, double target, const std::vector<ChartLine>& lines);
 
 struct ChartStack {

@@ -8,9 +8,9 @@
 
 namespace bellows::train {
 
-/// Estimates step times from the factors in the table of techniques, and corrects the estimates by measurements. If the
-/// time of a measured recipe deviates from its estimate, the deviation is divided among those of its measures (memory
-/// options) that have no correction yet.
+/// Estimates step times from the factors in the table of techniques, and corrects the estimates by measurements. The
+/// memory options that a candidate recipe uses are called its measures. If the recipe's measured time deviates from the
+/// estimate, the deviation is divided among its measures that have no correction yet.
 class StepTimes {
  public:
   /// Returns NaN before the first learn().
@@ -22,9 +22,10 @@ class StepTimes {
   std::map<std::pair<char, int>, double> corrections_;
 };
 
-/// Infers evaluation peaks from measured peaks above the target, for recipes with the same precision. Measures that
-/// change activations have no effect on evaluation. A smaller optimizer state lowers the peak by its predicted saving.
-/// Smaller batches are assumed to lower the peak until two measurements show otherwise.
+/// Infers whether a recipe's peak memory during evaluation is above the target. The inference uses measured evaluation
+/// peaks of recipes with the same precision. Measures that change activations have no effect on evaluation. A smaller
+/// optimizer state lowers the peak by its predicted saving. Smaller batches are assumed to lower the peak until two
+/// measurements show otherwise.
 class EvaluationPeaks {
  public:
   explicit EvaluationPeaks(const std::vector<PlanCandidate>& candidates) : candidates_(candidates) {}

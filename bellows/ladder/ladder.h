@@ -71,7 +71,7 @@ struct LadderInstruments {
 
 enum class LadderGoal {
   speed,  ///< each rung must shorten the time to target
-  /// Each rung must lower the peak, whatever this costs in time, and still reach the target.
+  /// Each rung must lower the peak, regardless of the cost in time, and still reach the target.
   memory,
 };
 
@@ -90,14 +90,14 @@ struct LadderOptions {
   /// Approximate minimum duration of a window in seconds. If possible, a window consists of complete epochs.
   double window_s = 0.25;
   /// Number of runs to the target with different seeds: seed, seed + 1, …. For the total speedup, the plain program and
-  /// the last kept rung run in turns with these seeds. Rungs that are judged by the target, and their previous
-  /// configurations, also run with these seeds. So do faster lossy rungs and their previous configurations. All other
-  /// faster rungs run to the target once and are evaluated half as often.
+  /// the last kept rung run alternately with these seeds. Rungs that are judged by the target, and their previous
+  /// configurations, also run with these seeds. Faster lossy rungs and their previous configurations run with these
+  /// seeds, too. All other faster rungs run to the target once and are evaluated half as often.
   int seeds = 3;
   uint64_t seed = 1;
-  /// Number of steps between evaluations, counted in the plain batch size. If it is 0, an evaluation follows whenever
-  /// training has progressed by 3 %, and less often while the accuracy is far from the target. The time to target then
-  /// has a resolution of about 3 %, or about 6 % for rungs that run once.
+  /// Number of steps between evaluations, counted in the plain batch size. If it is 0, training is evaluated whenever
+  /// the number of processed samples has grown by 3 %. While the accuracy is far from the target, evaluations are less
+  /// frequent. The time to target then has a resolution of about 3 %, or about 6 % for rungs that run once.
   int64_t eval_every_steps = 0;
   /// No further rung starts after this time.
   double max_seconds = std::numeric_limits<double>::infinity();
@@ -134,9 +134,9 @@ struct RungResult {
   int64_t batch_size = 0;
   double learning_rate = 0;
   /// Times and rates of the plain program come from its runs to the target. Those of a rung are the values of the plain
-  /// program multiplied by the ratios of all rungs up to it. So changes of the machine's speed over time do not affect
-  /// them. The values refer to the mean step of an epoch. For a rung that is judged by the target, they refer to the
-  /// mean step of its runs. Until the ladder ends, only the first run of the plain program is used.
+  /// program multiplied by the ratios of all rungs up to it. Changes in the machine's speed over time therefore do not
+  /// affect them. The values refer to the mean step of an epoch. For a rung that is judged by the target, they refer to
+  /// the mean step of its runs. Until the ladder ends, only the first run of the plain program is used.
   double step_ms = unknown;
   double samples_per_s = unknown;
   Range step_ms_interval, samples_per_s_interval;  ///< 90 % intervals
@@ -147,12 +147,12 @@ struct RungResult {
   double accuracy = unknown;          ///< at the end of training; median over the seeds
   Range accuracy_range;
   double epochs = unknown;  ///< number of epochs until the target; median over the seeds
-  /// For seeds that ran to the target several times, the times of all runs. The last run counts.
+  /// Times of all runs of seeds that ran to the target several times. Only the last run of each seed counts.
   std::string runs_again;
   bool judged_by_target = false;  ///< whether `speedup` refers to the time to target instead of samples per second
   /// Speedup over the previous configuration. A single pair of runs has no interval.
   RatioInterval speedup;
-  /// Samples per second relative to the plain program, which is the product of the speedups up to this rung.
+  /// Samples per second relative to the plain program. This ratio is the product of the speedups up to this rung.
   RatioInterval samples_per_s_over_start;
   /// Median time to target of the plain program divided by that of this rung, if both have at least two seeds.
   double target_over_start = unknown;
@@ -178,8 +178,8 @@ struct LadderReport {
   /// Time to target of the plain program divided by that of the last kept rung, with paired seeds. With one seed, there
   /// is no interval (NaN).
   RatioInterval speedup;
-  /// Samples per second, relative to the plain program, of the last kept rung that has the batch size and learning rate
-  /// of the plain program.
+  /// Samples per second of the last kept rung that has the batch size and learning rate of the plain program, divided
+  /// by the samples per second of the plain program.
   RatioInterval speedup_equal_batch;
   std::string recipe_yaml;   ///< recipe of the last kept rung
   double seconds = 0;        ///< duration of the ladder in seconds
@@ -194,7 +194,8 @@ struct LadderReport {
 /// Progress report of the ladder.
 struct LadderEvent {
   const RungResult* rung = nullptr;  ///< the rung that is being measured, with its results so far
-  /// "warm-up", "windows", "target", "target, seed 2", "previous, seed 2", "plain, seed 2", "all, seed 2" or "done".
+  /// One of "warm-up", "windows", "target", "target, seed 2", "previous, seed 2", "plain, seed 2", "all, seed 2" or
+  /// "done".
   std::string activity;
   int64_t done = 0, total = 0;                                                   ///< progress of this activity
   double run_seconds = RungResult::unknown, run_accuracy = RungResult::unknown;  ///< values of the current run
@@ -208,7 +209,7 @@ std::vector<Technique> techniques_for(const Registry<Technique>& registry, Ladde
 /// Measures one technique after another. Each rung adds one technique to the previous configuration, which is the last
 /// configuration that was kept.
 ///
-/// First, the rung and the previous configuration run at least five pairs of timed windows in turns, with the same
+/// First, the rung and the previous configuration run at least five pairs of timed windows alternately, with the same
 /// number of samples. Before each window, some untimed steps consume the batches that were prefetched during the window
 /// of the other configuration. On a noisy machine, more pairs follow. The rung counts as faster if the 90 % interval of
 /// the ratio is above 1. If it is not faster, its measurement ends.
@@ -217,14 +218,14 @@ std::vector<Technique> techniques_for(const Registry<Technique>& registry, Ladde
 /// to the target with the same seeds, and the median time of the rung must be lower.
 ///
 /// A rung that is judged by the target has no windows. Instead, the rung and the previous configuration train to the
-/// target in turns. The interval of the ratio of their times must be above 1. With one seed, the ratio must be above
+/// target alternately. The interval of the ratio of their times must be above 1. With one seed, the ratio must be above
 /// 1.1.
 ///
 /// With the goal `memory`, the peak must fall by at least 1 %, and windows only show the cost in time.
 ///
 /// Evaluation is not timed. The batches that a loader prefetches during evaluation are not timed either; there are at
-/// most `prefetch` such batches. At the end, the plain program and the last kept rung train to the target in turns,
-/// which gives the total speedup. If this comparison fails, the report contains the error.
+/// most `prefetch` such batches. At the end, the plain program and the last kept rung train to the target alternately.
+/// The ratio of their times is the total speedup. If this comparison fails, the report contains the error.
 /// Params: recipe – the recipe that corresponds to the plain program, before the first technique is applied
 ///         techniques – techniques in the order of the ladder
 /// Cost:   (rungs + 1) × (2 · pairs windows + 1 run to the target). Each faster lossy rung needs up to 2 · seeds runs,

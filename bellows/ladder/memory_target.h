@@ -17,9 +17,10 @@ struct MemoryTarget {
   /// The chosen recipe must reach this accuracy from scratch. If it is 0, the accuracy is not measured.
   double target_accuracy = 0;
   int64_t max_epochs = 30;  ///< a run that has not reached the accuracy after this many epochs has failed
-  /// Number of timed windows of each recipe. They determine the ranking.
+  /// Number of timed windows of each recipe. The ranking is computed from these windows.
   int windows = 3;
-  /// Number of pairs of alternating windows of the fastest recipes that fit. They determine the choice.
+  /// Number of pairs of alternating windows of the fastest recipes that fit. The recipe is chosen from the results of
+  /// these windows.
   int pairs = 7;
   double window_s = 0.25;
   uint64_t seed = 1;
@@ -56,7 +57,7 @@ struct MemoryTargetReport {
   int64_t predicted_too_large = 0;  ///< predicted peak is above the limit
   int64_t expected_slower = 0;      ///< expected to be slower than recipes that fit
   int64_t left = 0;                 ///< skipped because of the time limit or a stop request
-  bool certain = true;              ///< whether no recipe was skipped that might have been faster
+  bool certain = true;              ///< false if a skipped recipe might have been faster
   std::string recipe_yaml;          ///< the chosen recipe; empty if no recipe was chosen
   double seconds = 0;
   bool interrupted = false;
@@ -76,16 +77,16 @@ struct MemoryTargetEvent {
   bool finished = false;  ///< whether the rung has all its results, or its verdict has changed
 };
 
-/// Finds, by measurement, the fastest recipe (lowest time per step) whose peak memory is below a limit.
+/// Measures recipes to find the fastest one (lowest time per step) whose peak memory is below a limit.
 ///
 /// The unchanged recipe is measured first. If it fits, it is chosen. Otherwise, recipes whose predicted peak is at most
 /// 10 % above the limit are measured with three steps and some timed windows. The recipe that is expected to be the
-/// fastest comes first. Each measurement corrects the expectations for the remaining recipes. The first measured peak
-/// scales all predicted peaks, and measured times correct the time of each measure (memory option). The measurements
-/// end when the next recipe is expected to take 10 % longer than the fastest recipe that fits. If a recipe only adds
-/// measures to a recipe that fits, it is skipped.
+/// fastest comes first. Each measurement corrects the expectations for the remaining recipes. All predicted peaks are
+/// scaled by the ratio of the first measured peak to its prediction. Measured times correct the expected time of each
+/// measure (memory option). The measurements end when the next recipe is expected to take 10 % longer than the fastest
+/// recipe that fits. If a recipe only adds measures to a recipe that fits, it is skipped.
 ///
-/// Up to three of the fastest recipes that fit then run in turns with the unchanged recipe. Among recipes without a
+/// Up to three of the fastest recipes that fit then run alternately with the unchanged recipe. Among recipes without a
 /// significant difference, the recipe with the fewest changes is chosen. It must also fit during evaluation. If
 /// `target_accuracy` is set, it must reach that accuracy. If the recipe fails one of these checks, the search
 /// continues.

@@ -8,7 +8,8 @@
 #include <utility>
 #include <vector>
 
-/// A training program for the digits as an experienced libtorch user would write it, without any code of Bellows.
+/// A training program for the digits dataset. It is written as an experienced libtorch user would write it, without any
+/// code of Bellows.
 namespace plain_libtorch {
 
 struct Options {

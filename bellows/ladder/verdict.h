@@ -9,7 +9,7 @@ namespace bellows::train {
 struct PairedRuns;
 struct RungResult;
 
-/// Whether the ladder keeps a technique or, if it does not, the reason.
+/// The result for a technique: kept, or the reason why it was not kept.
 enum class Verdict {
   kept,
   no_effect,
@@ -33,7 +33,7 @@ std::string_view to_string(Effect effect);
 Effect expected_effect(double factor);
 
 /// Returns `helps` if the interval is above 1. If there is no interval, returns `helps` if the ratio of the single pair
-/// of runs is large enough.
+/// of runs is above 1.1.
 Effect measured_effect(const RatioInterval& speedup);
 Effect measured_effect(double memory_ratio);
 

@@ -28,8 +28,8 @@ class Accumulator {
   virtual ~Accumulator() = default;
   Accumulator& operator=(const Accumulator&) = delete;
 
-  /// Adds a batch. There is no host synchronization, and no shape depends on the data. An empty batch adds nothing. As
-  /// every batch does, it moves the state to its device and increments `version`.
+  /// Adds a batch. There is no host synchronization, and no shape depends on the data. An empty batch adds nothing.
+  /// Like every other batch, it still moves the state to its device and increments `version`.
   /// Throws: c10::ValueError if shapes, dtypes or devices are invalid
   void update(const at::Tensor& preds, const at::Tensor& target);
   virtual void reset() = 0;

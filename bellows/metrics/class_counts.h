@@ -32,7 +32,8 @@ enum class Average {
 /// confusion matrices. With more classes, there are three counts per class, which take 1.2 MB for a vocabulary of
 /// 50,000.
 ///
-/// Each matrix has a border that counts labels that are out of range. Targets equal to `ignore_index` are not counted.
+/// Each matrix has additional border rows and columns, which count labels that are out of range. Targets equal to
+/// `ignore_index` are not counted.
 /// Numerics: counts are int64 and exact; they do not depend on the order or grouping of the batches
 class ClassCounts : public Totals {
  public:

@@ -13,9 +13,9 @@ namespace bellows::metrics {
 /// Shapes: binary: preds [N, …] scores of any scale, target [N, …] of 0 and 1
 ///         multiclass: preds [N, C, …], target [N, …]; each class versus the rest
 ///         multilabel: preds [N, L, …], target [N, L, …] of 0 and 1
-/// Without `thresholds`, results are exact. Every score is stored (4 bytes), and value() or compute() sorts the scores.
-/// With `thresholds`, counts take 16 bytes per threshold and class. Memory and time do not grow with the number of
-/// batches.
+/// Without `thresholds`, the metrics run in exact mode. Every score is then stored (4 bytes), and value() or compute()
+/// sorts the scores. With `thresholds`, counts take 16 bytes per threshold and class. Memory and time do not grow with
+/// the number of batches.
 /// Throws: c10::ValueError from the constructors of the metrics if options are out of range, or if `average` is micro
 ///         for a multiclass task
 struct CurveOptions {
@@ -37,7 +37,7 @@ std::vector<double> even_thresholds(int64_t count);
 /// Area under the ROC curve. It is the probability that a positive sample has a higher score than a negative one, where
 /// ties count half. If a class has no positives or no negatives, its result is 0, as in torchmetrics. In this case,
 /// scikit-learn returns NaN.
-/// Numerics: exact mode counts ranks in int64 instead of adding trapezoids, so the result is exact to float64 for any
+/// Numerics: exact mode counts ranks in int64 instead of adding trapezoids, so the result has float64 precision for any
 ///           number of samples
 /// Cost:     in exact mode, compute() sorts once per class. It sorts about 1 M scores (at least one class) at a time,
 ///           and uses 60 bytes for each of them.
@@ -47,9 +47,9 @@ class AUROC : public Metric {
   explicit AUROC(const CurveOptions& options);
 };
 
-/// Area under the precision-recall curve. It is the mean precision over all positives, without interpolation. If a
-/// class has no positives, its result is 0. In exact multiclass mode, this result is NaN, and averages ignore the
-/// class, as in torchmetrics.
+/// Area under the precision-recall curve. It is the mean precision over all positives, without interpolation. The
+/// result of a class without positives is 0. In exact mode, multiclass tasks are an exception, as in torchmetrics: the
+/// result is NaN, and averages ignore the class.
 /// Numerics, cost: like AUROC
 /// Ref: torchmetrics.AveragePrecision; sklearn.metrics.average_precision_score
 class AveragePrecision : public Metric {

@@ -20,7 +20,7 @@ enum class MultiOutput {
 struct RegressionOptions {
   int64_t num_outputs = 1;
   MultiOutput multioutput = MultiOutput::uniform_average;
-  bool squared = true;  ///< MeanSquaredError only; false: the root of each output's mean
+  bool squared = true;  ///< MeanSquaredError only; false: the root of each output's mean squared error
 };
 
 /// The mean of (pred − target)². It is NaN if there are no samples.

@@ -43,8 +43,8 @@ struct BertOptions {
 /// Cost:     109 million parameters with the default options. If the token ids are on a CPU, each forward pass
 ///           synchronizes once to read the mask
 /// Throws:   c10::ValueError if an option is below 1, if the number of heads does not divide hidden_size, or if a
-///           dropout rate is outside [0, 1). Forward throws it if the token ids are not int64 or if there are too many.
-///           On a CPU, forward also throws it if an id is outside the vocabulary
+///           dropout rate is outside [0, 1). Forward throws it if the token ids are not int64, or if a text has more
+///           than max_position_embeddings tokens. On a CPU, forward also throws it if an id is outside the vocabulary
 /// Ref:      arXiv:1810.04805; transformers.BertModel, BertForSequenceClassification, BertForMaskedLM
 Model bert(const BertOptions& options = {});
 

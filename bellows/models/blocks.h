@@ -7,7 +7,8 @@
 
 namespace bellows::models {
 
-/// A part of a model that maps one tensor to one tensor. You may store it and call it again while the model lives.
+/// A part of a model that maps one tensor to one tensor. You may store it and call it again as long as the model
+/// exists.
 using Block = std::function<at::Tensor(const at::Tensor& input)>;
 using RunBlock = std::function<at::Tensor(const Block& block, const at::Tensor& input)>;
 

@@ -29,9 +29,9 @@ struct EncoderDecoderOptions {
 /// encoder reads all known steps. The decoder reads the last `start_steps` known steps, followed by zeros for the
 /// future steps. As in Informer, the decoder predicts all future steps in a single pass. It uses a causal mask.
 ///
-/// If series have different lengths, pad them at the end with steps in which all values are NaN. Padding is masked, and
-/// for each series the decoder starts at the end of its known steps. Time steps are projected to d_model, and sine and
-/// cosine positions are added. Layers, norms and names are those of torch.nn.Transformer
+/// If series have different lengths, pad them at the end with steps in which all values are NaN. Padding is masked. For
+/// each series, the decoder starts at the end of the series' known steps. Time steps are projected to d_model, and sine
+/// and cosine positions are added. Layers, norms and names are those of torch.nn.Transformer
 /// (`transformer.encoder.layers.0.self_attn.in_proj_weight`).
 /// Shapes:   x [N, T, in_features] with T ≥ start_steps → [N, horizon, out_features], or logits [N, num_classes]
 /// Numerics: results and gradients match torch.nn.Transformer (tests/models/networks_golden_test.cpp). A series with

@@ -6,9 +6,9 @@
 
 namespace bellows::models {
 
-/// Sets the parameters to values that depend only on their names and shapes, with the distribution of usual initial
-/// weights. bench/peers/formula_weights.py computes the same values in Python, so programs in both languages can start
-/// from equal weights without a file. Buffers do not change.
+/// Sets the parameters to values that depend only on their names and shapes. The values are distributed like usual
+/// initial weights. bench/peers/formula_weights.py computes the same values in Python, so programs in both languages
+/// can start from equal weights without a file. Buffers do not change.
 /// Numerics: all values are multiples of 2^-15 times a power of two, so they are exact in float32 and float64
 void set_formula_weights(const NamedTensors& parameters);
 inline void set_formula_weights(const Model& model) {

@@ -21,7 +21,7 @@ using Head = std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor
 /// ```
 /// Returns: the result of `head`. If the model does not define its head, nothing runs and an undefined tensor is
 ///          returned
-/// Threads: any; forward passes of the same model on other threads are not affected
+/// Threads: may be called on any thread; forward passes of the same model on other threads are not affected
 at::Tensor forward_with_head(const Model& model, const at::Tensor& input, const Head& head);
 
 }  // namespace bellows::models

@@ -12,9 +12,9 @@ namespace bellows::models {
 /// most 4096. If the model has more than 256 positions, `small` has 128. Heads and inner width are reduced only if
 /// three layers of full width would have more than 30 million parameters.
 ///
-/// For each reduced size except the number of layers, `others` contains a model in which only this size is larger. It
-/// is 1.5 or 2 times as large, but at most the full size. For a token model whose vocabulary is not reduced, `others`
-/// contains a model with half of the vocabulary.
+/// For each reduced size except the number of layers, `others` contains a model in which only this size is larger than
+/// in `small`. The size is 1.5 or 2 times as large, but at most the full size. For a token model whose vocabulary is
+/// not reduced, `others` contains a model with half of the vocabulary.
 struct ModelSkeleton {
   struct Other {
     int64_t ModelSize::*what;  ///< the size in which this model differs from `small`

@@ -31,7 +31,8 @@ namespace bellows::models {
 /// Returns: the names of the models in the plugin
 /// Threads: do not call it while another thread reads registry()
 /// Throws:  c10::ValueError if the file does not exist, is not a plugin, was built with other versions (the message
-///          states both), contains a copy of Bellows, or registers no model. Errors of the dynamic linker
+///          states both), contains a copy of Bellows, or registers no model. It is also thrown if the dynamic linker
+///          reports an error
 std::vector<std::string> load_plugin(const std::string& path);
 
 }  // namespace bellows::models

@@ -111,8 +111,8 @@ extern "C" {
 /// BELLOWS_MODEL("siamese", Siamese, .inputs = {{"left", {1, 28, 28}}, {"right", {1, 28, 28}}}, .outputs = {"scores"});
 /// ```
 /// The macro defines a static object. Linkers keep this object if it is in a program's own sources or in a plugin. From
-/// a static library, linkers use only files with symbols that are referenced, so they would drop the object silently.
-/// In a static library, call models::register_model() from a function instead.
+/// a static library, linkers use only object files whose symbols are referenced, so they would drop the static object
+/// silently. In a static library, call models::register_model() from a function instead.
 /// Params: name – a string literal, which is the value of `model` in a recipe
 ///         Net – a class derived from torch::nn::Module with `at::Tensor forward(at::Tensor)`, or its TORCH_MODULE
 ///               holder. If forward has several parameters or results, set `inputs` and `outputs`

@@ -13,7 +13,7 @@
 namespace bellows::models {
 
 /// The kind of a model's inputs. Images are [N, C, H, W], token ids are int64 [N, T], and time series are [N, T, C].
-/// Arrays are fields of the dataset, unchanged, with one field per input. A single array input has the shape [N, F].
+/// Arrays are unchanged fields of the dataset, with one field per input. A single array input has the shape [N, F].
 enum class InputKind { image, tokens, series, arrays };
 
 /// One input of a model with several inputs.
@@ -56,7 +56,8 @@ at::Tensor example_input(const ModelEntry& entry, int64_t batch, int64_t length 
 /// Throws: c10::ValueError like example_input(), or if the shape of an input is unknown
 std::vector<at::Tensor> example_inputs(const ModelEntry& entry, int64_t batch, int64_t length = 0);
 
-/// Returns the cross-entropy of the model's output for such a batch, with labels that are the same in every run.
+/// Returns the cross-entropy of the model's output for a batch from example_input() or example_inputs(). The labels are
+/// the same in every run.
 at::Tensor example_loss(const ModelEntry& entry, const at::Tensor& output);
 
 /// Returns all models by name: "mlp", "digits_resnet", "resnet18", "resnet34", "resnet50", "unet", "bert-base",
@@ -72,7 +73,7 @@ void register_model(ModelEntry entry);
 
 /// Like register_model(), but for static initializers, which must not throw. The next call of registry() adds the
 /// model. BELLOWS_MODEL (register_model.h) uses this function.
-/// Threads: any
+/// Threads: may be called on any thread
 void announce_model(ModelEntry entry) noexcept;
 
 /// Resolves the `model` of a recipe. This is the name of a registered model, or the path of a Hugging Face config.json

@@ -13,7 +13,7 @@ namespace bellows {
 /// Params: input_sizes – if not empty, one forward pass on zeros of these sizes finds the output shapes of modules with
 ///                       parameters. The pass runs without gradients and in evaluation mode
 /// Cost:   the forward pass
-/// Throws: exceptions of the model for such an input; the training mode is restored first
+/// Throws: exceptions from the model for such an input; the training mode is restored first
 /// Ref:    torchinfo.summary
 std::string summary(const Model& model, c10::IntArrayRef input_sizes = {});
 

@@ -7,7 +7,7 @@
 namespace bellows::models {
 
 /// Like load_state_dict(), but for weight files of other projects. If names in `tensors` differ from the model's only
-/// in form, they are converted. So the files of Hugging Face's BERT, DistilBERT and GPT-2 load unchanged:
+/// in their form, they are converted. The files of Hugging Face's BERT, DistilBERT and GPT-2 therefore load unchanged:
 ///   - `LayerNorm.gamma` and `.beta` of old files become `weight` and `bias`;
 ///   - the prefix of the base model (`bert.`, `distilbert.`, `transformer.`) is added or removed;
 ///   - entries that are not separate weights are skipped: `position_ids`, GPT-2's causal masks (`attn.bias`,

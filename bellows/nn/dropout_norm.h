@@ -23,9 +23,9 @@ struct DropoutNormOptions {
 /// Numerics: without dropout, bit-identical to layer_norm(residual + x). With dropout, results agree with libtorch's
 ///           operators to 1e-12 in float64 if the mask is the same. However, at::dropout draws a different mask
 ///           (tests/nn/dropout_norm_test.cpp). Results are bit-identical for any number of threads.
-/// Cost:     saves the sum, the weight and two numbers per row for backward. In addition, at::dropout would save a mask
-///           of one byte per value. With -DBELLOWS_CUDA=ON, CUDA uses the same mask as the CPU (untested on a device).
-///           Other devices use at::dropout, at::add and libtorch's norms (untested).
+/// Cost:     saves the sum, the weight and two numbers per row for backward. In contrast, at::dropout would also save a
+///           mask of one byte per value. With -DBELLOWS_CUDA=ON, CUDA uses the same mask as the CPU (untested on a
+///           device). Other devices use at::dropout, at::add and libtorch's norms (untested).
 /// Throws:   c10::ValueError if shapes, dtypes, devices or options are invalid. Backward throws if create_graph is set
 /// Ref:      torch.nn.functional.dropout, layer_norm, rms_norm
 at::Tensor dropout_add_norm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight = {},

@@ -6,7 +6,7 @@
 #include "bellows/nn/norm.h"
 
 /// Norms as torch::nn modules. Parameter names, defaults and initial values are the same as in PyTorch, so state dicts
-/// are interchangeable. This header includes torch::nn. Therefore, bellows/nn.h does not include this header.
+/// are interchangeable. bellows/nn.h does not include this header, because this header includes torch::nn.
 namespace bellows::nn {
 
 /// layer_norm() as a module with the parameters `weight` and `bias`. It is a drop-in replacement for

@@ -12,8 +12,8 @@ namespace bellows::optim {
 /// The options of transformers.Adafactor. The equivalent of `lr=None` in Python is an empty lr with relative_step set
 /// to true.
 struct AdafactorOptions {
-  /// The step size. With relative_step, the relative step size is multiplied by this value instead (by 1 if it is
-  /// empty).
+  /// The step size. With relative_step, this value is instead a factor of the relative step size. An empty value then
+  /// means 1.
   std::optional<double> lr = {};
   double eps1 = 1e-30;          ///< added to squared gradients
   double eps2 = 1e-3;           ///< lower bound of the parameter scale
@@ -76,9 +76,9 @@ class AdafactorParamState : public torch::optim::OptimizerCloneableParamState<Ad
 /// Adam with a factored second moment. It stores two vectors per matrix, that is, a few bytes per row and column
 /// instead of eight bytes per weight.
 /// Numerics: equals transformers.Adafactor to 1e-12 in float64 over 50 steps. It also equals torch.optim.Adafactor in
-///           the cases in which the two agree (tests/optim/adafactor_test.cpp). For bf16 and fp16 parameters, state and
-///           arithmetic are in fp32, with or without master weights. An infinite or NaN gradient sets its parameter to
-///           NaN, as in Python.
+///           the cases in which both Python implementations agree (tests/optim/adafactor_test.cpp). For bf16 and fp16
+///           parameters, state and arithmetic are in fp32, with or without master weights. An infinite or NaN gradient
+///           sets its parameter to NaN, as in Python.
 /// Ref:      arXiv:1804.04235; transformers.Adafactor
 class Adafactor : public LibtorchOptimizer {
  public:

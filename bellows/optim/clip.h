@@ -25,9 +25,9 @@ struct ClipOptions {
 /// Ref:      torch.nn.utils.get_total_norm
 at::Tensor get_total_norm(const std::vector<at::Tensor>& tensors, const ClipOptions& options = {});
 
-// If gradients are sharded over the ranks of a job (core/sharded_gradients.h), all of these functions use the complete
-// gradients. All ranks must then call a function together, with the same parameters. The exception is get_total_norm(),
-// which uses only the tensors that are passed to it.
+// If gradients are sharded over the ranks of a job (core/sharded_gradients.h), the functions in this header use the
+// complete gradients. All ranks must then call a function together, with the same parameters. The exception is
+// get_total_norm(), which uses only the tensors that are passed to it.
 
 /// Scales the gradients of `parameters` in place so that their norm is at most `max_norm`. Returns the norm before
 /// scaling as a 0-d tensor. Parameters without a gradient are ignored. If the norm is infinite or NaN, all gradients
@@ -58,12 +58,12 @@ struct ClipAndStepOptions {
   bool skip_nonfinite = false;
 };
 
-/// Unscales and clips the gradients, and then steps. It needs only one pass over the gradients before the step. Fused
-/// optimizers accept a scale (core/scaled_step.h). They scale the gradients when they read them, and leave the
-/// gradients in memory unchanged. For other optimizers, the gradients are unscaled and clipped before the step. Returns
-/// the norm before clipping. Do not use this function with a GradScaler, which has its own bookkeeping. Instead, call
-/// unscale_(), clip_grad_norm_() and the scaler's step().
-/// Numerics: like three separate operations, with up to two fewer roundings per gradient
+/// Unscales and clips the gradients, and then runs the optimizer's step. It needs only one pass over the gradients
+/// before the step. Fused optimizers accept a scale (core/scaled_step.h). They scale the gradients when they read them,
+/// and leave the gradients in memory unchanged. For other optimizers, the gradients are unscaled and clipped before the
+/// step. Returns the norm before clipping. Do not use this function with a GradScaler, which has its own bookkeeping.
+/// Instead, call unscale_(), clip_grad_norm_() and the scaler's step().
+/// Numerics: like unscaling, clipping and stepping separately, but with up to two fewer roundings per gradient
 /// Cost:     reads the gradients once, in addition to the step. It waits for the device only if skip_nonfinite is set
 ///           and the optimizer does not accept a scale.
 /// Throws:   c10::ValueError under the same conditions as clip_grad_norm_()

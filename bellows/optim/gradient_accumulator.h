@@ -30,11 +30,11 @@ struct AccumulatorOptions {
 ///           of up to K / 256 of the largest partial sum. Additions below 1 / 512 of the sum are lost. If several
 ///           layers share a weight, autograd first sums its gradients in the weight's dtype
 ///           (tests/optim/gradient_accumulator_test.cpp).
-/// Cost:     memory for the sums. The gradient of a backward pass exists until it is added, which happens for one
-///           parameter at a time. On the CPU, an addition in bf16 uses a temporary copy in fp32.
+/// Cost:     memory for the sums. Each gradient of a backward pass exists only until it is added to its sum. Gradients
+///           are added for one parameter at a time. On the CPU, an addition in bf16 uses a temporary copy in fp32.
 /// Threads:  autograd can add gradients of several devices concurrently; otherwise not thread-safe
 /// Throws:   c10::ValueError if there are no parameters, if a parameter is not real floating-point, or if `dtype` is
-///           not one of the four dtypes above. Also if a parameter has another hook on its gradient
+///           not one of the four dtypes above. It is also thrown if a parameter has another hook on its gradient
 ///           (DistributedDataParallel, a sharded optimizer of stage 2, step_in_backward). backward() throws for a
 ///           sparse gradient.
 class GradientAccumulator {

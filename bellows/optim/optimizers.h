@@ -34,8 +34,8 @@ enum class State {
 // - `impl`: how a step is executed. Sparse gradients always use the loop.
 // - `maximize`: maximizes the objective instead of minimizing it.
 // - `master_weights`: updates bf16 and fp16 parameters in fp32. State and master weights are in fp32, and the
-//   parameters are rounded copies of the master weights. If it is off, everything has the parameter's dtype, as in
-//   Python.
+//   parameters are rounded copies of the master weights. If this option is off, arithmetic and state are in the
+//   parameter's dtype, as in Python.
 // - `state_dtype`: stores state in int8 or int4. This requires fused steps (CUDA: untested), dense gradients, and fp32,
 //   bf16 or fp16 parameters. The memory layout of a parameter must not change after the first step. For int4, it must
 //   be row-major. If the gradient of an element is NaN or infinite, or if its square exceeds the range of fp32, the new
@@ -132,8 +132,8 @@ struct AdagradOptions {
   Impl impl = Impl::automatic;
 };
 
-/// Options as in the paper. Compared with AdamW, the paper recommends a learning rate that is 3 to 10 times smaller,
-/// and a weight decay that is larger by the same factor.
+/// Options of Lion, as in its paper. Compared with AdamW, the paper recommends a learning rate that is 3 to 10 times
+/// smaller, and a weight decay that is larger by the same factor.
 struct LionOptions {
   double lr = 1e-4;
   double beta1 = 0.9;
@@ -159,11 +159,11 @@ struct FusedStep;
 ///           the rounding of individual operations. They equal Python's optimizers to 1e-12 in float64
 ///           (tests/optim/golden_test.cpp).
 /// Threads:  not thread-safe
-/// Throws:   c10::ValueError if there are no parameters, or if options are out of range, NaN or of the wrong class. In
-///           step(), also for sparse gradients that the rule does not support, and for gradients of the wrong shape or
-///           device.
-///           c10::Error in step() if an earlier step failed (for example, out of memory) while it changed weights. Load
-///           a state to clear this error. A step that fails before it changes weights changes nothing.
+/// Throws:   c10::ValueError if there are no parameters, or if options are out of range, NaN or of the wrong class.
+///           step() also throws it for sparse gradients that the rule does not support, and for gradients of the wrong
+///           shape or device. c10::Error in step() if an earlier step failed (for example, because memory ran out)
+///           while it changed weights. Load a state to clear this error. A step that fails before it changes weights
+///           changes nothing.
 class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
  public:
   using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;
@@ -258,7 +258,7 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
 
   /// Throws: c10::ValueError if the options are out of range
   virtual void check(const torch::optim::OptimizerOptions& options) const = 0;
-  /// Makes one step for the dense gradients of one parameter group.
+  /// Runs one step for the dense gradients of one parameter group.
   virtual void step_foreach(torch::optim::OptimizerParamGroup& group) = 0;
   virtual void step_fused(torch::optim::OptimizerParamGroup& group, const FusedStep& step) = 0;
   /// Creates the state that the loop expects.
@@ -381,7 +381,7 @@ class Adagrad : public LibtorchOptimizer {
   int64_t* step_count(torch::optim::OptimizerParamState& state) const override;
 };
 
-/// Updates all elements by the same amount. The sign of a moving average determines the direction.
+/// Updates all elements by the same amount. The sign of a moving average of the gradients determines the direction.
 /// Ref: arXiv:2302.06675
 class Lion : public LibtorchOptimizer {
  public:

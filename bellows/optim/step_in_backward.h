@@ -46,11 +46,10 @@ struct OffloadedStateStats {
 ///           backward waits for it.
 /// Threads:  autograd can step parameters of several devices concurrently; otherwise not thread-safe
 /// Throws:   c10::ValueError for LBFGS and sharded optimizers, and if a parameter already has a gradient (an
-///           accumulation is in progress). Also if a parameter has another hook on its gradient
-///           (DistributedDataParallel, a second step_in_backward). With offload_state, also for parameters on devices
-///           other than the CPU, for custom optimizer classes, and for Adafactor.
-///           c10::Error if the folder does not exist or its disk has too little space (the message states the required
-///           and the available space).
+///           accumulation is in progress). It is also thrown if a parameter has another hook on its gradient
+///           (DistributedDataParallel, a second step_in_backward). With offload_state, it is also thrown for parameters
+///           on devices other than the CPU, for custom optimizer classes, and for Adafactor. c10::Error if the folder
+///           does not exist or its disk has too little space (the message states the required and the available space).
 ///           If create_graph is set or the disk fails, backward() throws. The functions clip_grad_norm_() and
 ///           clip_and_step(), and a GradScaler's unscale_() and step(), throw because the gradients are already freed.
 /// Ref:      pytorch.org/tutorials/intermediate/optimizer_step_in_backward_tutorial.html; arXiv:2104.07857

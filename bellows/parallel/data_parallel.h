@@ -62,9 +62,9 @@ class DataParallel {
   ///                  part r. If there are fewer samples than replicas, the last replicas are idle
   ///          loss – loss function. The replicas' threads call it concurrently
   /// Returns: the loss of the full batch, on the model's device, without an autograd graph
-  /// Throws:  c10::ValueError if the batch is empty or the sizes along dim 0 differ. Exceptions of `loss`, with the
-  ///          replica and its samples in the message. After an exception, the model's gradients are undefined, so set
-  ///          them to zero
+  /// Throws:  c10::ValueError if the batch is empty or the sizes along dim 0 differ. Exceptions of `loss` are passed
+  ///          on, with the replica and its samples in the message. After an exception, the values of the model's
+  ///          gradients are unspecified, so set them to zero
   at::Tensor backward(const std::vector<at::Tensor>& batch, const Loss& loss, const DataParallelStep& step = {});
 
   /// Returns the outputs for the full batch, in order, on the model's device, without gradients.

@@ -5,8 +5,8 @@
 
 namespace bellows::parallel {
 
-/// Merges the metrics of all ranks. Every rank gets the metrics of all ranks' batches, in rank order. The original
-/// metrics do not change, and you can continue to update them. Collective.
+/// Merges the metrics of all ranks. On every rank, the result covers the batches of all ranks, merged in rank order.
+/// The original metrics do not change, and you can continue to update them. Collective.
 ///
 /// Numerics: bit-identical on every rank; counts are exact
 /// Cost:     one all_gather of the counts of all metrics (the confusion counts of 1,000 classes take 8 MB per rank). If

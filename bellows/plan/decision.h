@@ -10,7 +10,7 @@
 
 namespace bellows::train {
 
-/// The inputs of the decision, in addition to the peak.
+/// The inputs of decide(), in addition to the peak.
 struct Situation {
   int64_t capacity = 0;         ///< memory of one device in bytes
   int64_t batch = 1;            ///< batch size of one rank, which limits the number of gradient accumulation steps

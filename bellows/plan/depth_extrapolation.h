@@ -28,7 +28,7 @@ struct ExtrapolatedStep {
 ///
 /// If a tensor is freed in a different layer from the one in which it was created, its copies are freed at the same
 /// distance in layers. If a tensor is freed outside of the layers, all its copies are freed at the same event. Tensors
-/// that existed before the step belong to the layer in their name.
+/// that existed before the step belong to the layer that their name contains.
 /// Throws: c10::ValueError if `layers` is below three. c10::Error if the step does not have a list of exactly three
 ///         layers (modules "encoder.layer.0" to "encoder.layer.2"), or does not pass through them in order
 ExtrapolatedStep extrapolate_depth(const inspect::TensorTimeline& step, int64_t layers);

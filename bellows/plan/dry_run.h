@@ -31,12 +31,12 @@ models::ModelEntry dry_run_entry(const Recipe& recipe);
 /// intended size.
 int64_t dry_run_length(const Recipe& recipe, const models::ModelEntry& entry, const StepSize& size);
 
-/// Runs steps of a recipe's model on synthetic samples in TrainLoop. The steps use the recipe's precision, optimizer,
-/// gradient accumulation, gradient clipping and averaged weights. No data are read. Models of all input and output
-/// kinds are supported, even models that cannot be trained with a recipe alone.
+/// Runs training steps of a recipe's model (with TrainLoop) on synthetic samples. The steps use the recipe's precision,
+/// optimizer, gradient accumulation, gradient clipping and averaged weights. No data are read. Models of all input and
+/// output kinds are supported, even models that cannot be trained with a recipe alone.
 ///
 /// The batch exists during forward and backward. No batches are prefetched. If the recipe has more than two gradient
-/// accumulation steps, two are run, because additional steps use the same tensors.
+/// accumulation steps, only two are run, because further steps would use the same tensors.
 /// Threads: not thread-safe
 class DryRun {
  public:
@@ -60,7 +60,7 @@ class DryRun {
   int64_t measure(const StepSize& size, int64_t steps = 2);
 
   /// Runs one sample of this length through the model without an autograd graph, to check whether the model accepts it.
-  /// Throws: exceptions of the model
+  /// Throws: exceptions from the model
   void try_length(int64_t length);
 
   /// Returns whether the loss computes the logits in chunks (nn::linear_cross_entropy), which limits their memory.

@@ -39,11 +39,12 @@ struct MemoryOptions {
 /// - Activations: bf16 takes ½ of fp32, int8 takes 1 + 8/256 bytes per element, int4 takes ½ + 8/256 bytes per element,
 ///   and offloading takes 0 bytes. A tensor has its full size for eight events after it is created and for eight events
 ///   before it is freed.
-/// - Activation checkpointing: of each block ("layer.3", "layer1.0"), one tensor of median size stays. The other
-///   tensors live for eight events after they are created, and again in backward from the first use of the block.
-///   With selective checkpointing, half of their bytes stay.
+/// - Activation checkpointing: in each block ("layer.3", "layer1.0"), one tensor of median size stays. The other
+///   tensors live for eight events after they are created, and again in backward from the first use of the block. With
+///   selective checkpointing, half of their bytes stay.
 /// - Optimizer in backward: a gradient lives for eight events.
-/// - ZeRO-1: 1/n of optimizer state and master weights. ZeRO-2: also 1/n of the gradients, plus up to four buckets.
+/// - ZeRO-1: optimizer state and master weights take 1/n of their size. ZeRO-2: gradients take 1/n, too, and up to four
+///   buckets are added.
 /// Numerics: within 3 % of a separate plan with these measures, or within 10 % for low-bit activations
 ///           (tests/plan/plan_test.cpp). Without `in_bf16`, the peak with bf16 can be up to 20 % too low. For
 ///           offloading and ZeRO, only the formulas above are used

@@ -38,7 +38,8 @@ struct MemoryPlan {
   int64_t waiting = 0;                   ///< bytes of the batches that a loader prefetches
   double step_seconds = 0;               ///< estimated time of forward, backward and update on this machine
   std::vector<StepSize> rehearsed;       ///< the sizes of the dry runs
-  models::ModelSize model_size;  ///< size of the model; all values are 0 if unknown, and then the model itself was used
+  /// Size of the model. If it is unknown, all values are 0, and the dry runs used the model itself.
+  models::ModelSize model_size;
   models::ModelSize small_model_size;    ///< size of the model skeleton that was used instead
   std::vector<ModuleBytes> activations;  ///< activations by module, in the order of the forward pass
   std::vector<UnfittedTensor> unfitted;  ///< unfitted tensors of at least a thousandth of the peak
@@ -63,11 +64,12 @@ struct MemoryPlan {
 /// Numerics: within 5 % of the measured peak for batch sizes of at least 4 (tests/plan/plan_test.cpp, bench/plan)
 /// Cost:     three or four small steps, and one step for each model in ModelSkeleton::others
 /// Throws:   c10::ValueError like DryRun. It is also thrown if the batch or the number of ranks is below 1, or if the
-///           batch is not divisible by the number of ranks. The same applies if a text is longer than the model's
-///           positions, or if a size is too large for any machine
+///           batch is not divisible by the number of ranks. The same applies if a text has more tokens than the model
+///           has positions, or if a size is too large for any machine
 MemoryPlan plan_memory(const Recipe& recipe, const StepSize& size, int64_t ranks = 1);
 
-/// For an fp32 recipe, also makes a plan with bf16 autocast. No formula predicts which tensors autocast keeps in fp32.
+/// For an fp32 recipe, also makes a plan with bf16 autocast. This plan needs its own dry runs, because no formula
+/// predicts which tensors autocast keeps in fp32.
 /// Cost: like plan_memory(). For other recipes and repeated calls, there is no cost
 void rehearse_bf16(MemoryPlan& plan);
 

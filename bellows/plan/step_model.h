@@ -43,10 +43,10 @@ struct RecordedStep {
 /// order and origin (phase, autograd node, operator, module). Each tensor has a law for its size and keeps its
 /// lifetime.
 ///
-/// If the steps belong to smaller models of the same architecture, the laws also depend on the model size. They include
-/// those of heads, inner width, vocabulary size and positions that differ between the steps. The number of layers is
-/// handled separately. If the recorded model has at least three layers, but fewer than requested, the tensors of the
-/// second layer are repeated for each additional layer (depth_extrapolation.h).
+/// If the steps belong to smaller models of the same architecture, the laws also depend on the model size: on heads,
+/// inner width, vocabulary size and positions, if these differ between the steps. The number of layers is handled
+/// separately. If the recorded model has at least three layers, but fewer than requested, the tensors of the second
+/// layer are repeated for each additional layer (depth_extrapolation.h).
 class StepModel {
  public:
   /// Params: steps – the recorded steps, all with the same number of layers. The last step determines the order of

@@ -14,7 +14,7 @@ struct Recipe;
 enum class Exactness {
   exact,     ///< bit-identical
   rounding,  ///< the same mathematics, with a different order of operations or intermediate rounding
-  /// Different mathematics. It is judged by whether and when training reaches the target accuracy.
+  /// Different mathematics. Such a technique is judged by whether and when training reaches the target accuracy.
   lossy,
 };
 
@@ -51,12 +51,12 @@ struct Technique {
 /// Returns "exact", "rounding" or "lossy".
 std::string_view to_string(Exactness exactness);
 
-/// Adds all techniques in the order of the ladder: first faster execution, then techniques that change the course of
-/// training, then techniques that save memory.
+/// Adds all techniques in the order of the ladder: first techniques that speed up execution, then techniques that
+/// change the course of training, then techniques that save memory.
 void register_techniques(Registry<Technique>& registry);
 
 /// Returns the table of techniques, which is filled once.
-/// Threads: any
+/// Threads: may be called on any thread
 const Registry<Technique>& technique_table();
 
 /// Returns the table as a Markdown page with one section per technique.

@@ -9,8 +9,8 @@ namespace bellows::train {
 
 // The rows of the table of techniques, in the order of the ladder.
 
-/// Returns the reason why a technique for images or for texts does not apply: the model does not read such inputs.
-/// Returns an empty text if the technique applies.
+/// If the model does not read images (or texts), returns this fact as the reason why a technique for such inputs does
+/// not apply. Otherwise, returns an empty text.
 std::string pictures_obstacle(const Recipe& recipe);
 std::string texts_obstacle(const Recipe& recipe);
 

@@ -32,8 +32,8 @@ struct StepOutput {
 };
 using LossFn = std::function<StepOutput(const data::Batch& batch)>;
 
-/// Returns the input for a model with one input: the batch's "image", else its "tokens", "series" or "features". Series
-/// and features are converted to float32.
+/// Returns the input for a model with one input: the first of "image", "tokens", "series" and "features" that the batch
+/// contains. Series and features are converted to float32.
 at::Tensor model_input(const data::Batch& batch);
 /// Returns the inputs for a model, in the model's order. These are the batch's tensors with the names of the inputs, or
 /// model_input() for a model with one input. 8-bit image arrays [N, H, W, C] become float32 [N, C, H, W] in [0, 1].
@@ -59,7 +59,7 @@ struct TokenLoss {
 };
 TokenLoss next_token_loss(const at::Tensor& scores, const data::Batch& batch);
 /// Runs a forward pass and returns the sum of the cross-entropy over the targets [N, T]. Targets of -100 are ignored.
-/// If the model defines its head, the logits are not all materialized.
+/// If the model defines its head, the function does not materialize all logits at once.
 at::Tensor token_loss(const Model& model, const at::Tensor& input, const at::Tensor& targets, double label_smoothing);
 
 }  // namespace bellows::train

@@ -53,9 +53,9 @@ struct Callbacks {
   std::function<void(const std::string& path)> on_checkpoint;
 };
 
-/// Trains a model, with evaluation, progress display, logs, checkpoints, resume, early stopping and clean stop. All
-/// output files are in the recipe's run_folder: checkpoints, `best/`, run.json (how the run was created), logs and
-/// traces.
+/// Trains a model. fit() also evaluates the model, shows progress, and writes logs and checkpoints. It can resume a
+/// run, and stop early or on request. All output files are in the recipe's run_folder: checkpoints, `best/`, logs,
+/// traces, and run.json, which describes how the run was created.
 /// Numerics: a run that was stopped or killed at any time and then resumed is bit-identical to an uninterrupted run
 ///           (tests/train/resume_test.cpp, kill_test.cpp)
 /// Threads:  one fit at a time; request_stop() may be called from any thread
@@ -77,14 +77,14 @@ class Trainer {
   FitResult fit(Job job);
 
   /// Makes fit() resume from the newest undamaged checkpoint in the recipe's folder. If there is no checkpoint, fit()
-  /// starts from the beginning. If resume is off, fit() throws if the folder contains checkpoints.
+  /// starts from the beginning. Without resume, fit() throws if the folder contains checkpoints.
   void resume(bool on = true) { resume_ = on; }
   /// Allows fit() to resume even if changes of recipe, data, libtorch, processor or threads make results differ from
   /// the original run. If this is off, fit() throws an error that lists the changes.
   void accept_changes(bool on = true) { accept_changes_ = on; }
 
   /// Trains on several ranks (comm/world.h). Each rank must make the same calls. The ranks divide each batch and shard
-  /// the state according to `data_parallel`. Checkpoints are shared. Rank 0 writes logs and progress.
+  /// the state according to `data_parallel`. All ranks write each checkpoint together. Rank 0 writes logs and progress.
   void set_process_group(comm::Group ranks) { ranks_ = std::move(ranks); }
 
   /// Computes loss, accuracy and metrics of the model.

@@ -30,8 +30,8 @@ struct Failure {
 /// job on one machine has one node.
 ///
 /// The nodes meet before each round. Node 0 waits for all nodes and writes the list of the nodes that take part. After
-/// a failure, it waits at most for the node timeout if enough nodes have joined. A node that joins later waits for the
-/// next round.
+/// a failure, if enough nodes have joined, it waits for the other nodes no longer than the node timeout. A node that
+/// joins later waits for the next round.
 class Nodes {
  public:
   using Interrupted = std::function<std::optional<Failure>()>;

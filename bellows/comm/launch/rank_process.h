@@ -14,8 +14,8 @@
 
 namespace bellows::comm {
 
-/// Kills process groups when the process that created the guard ends for any reason. A small helper process detects
-/// this.
+/// Kills process groups when the process that created the guard ends for any reason. A small helper process detects the
+/// end of this process.
 class Guard {
  public:
   Guard();

@@ -49,7 +49,7 @@ class StoreView {
 
  private:
   struct State;
-  /// The analysis is off here, because callers hold the lock or are the only user of the state.
+  /// Thread-safety analysis is off here, because callers hold the lock or are the only user of the state.
   static void start(const std::shared_ptr<State>& state) BELLOWS_NO_THREAD_SAFETY_ANALYSIS;
   static void run(const std::shared_ptr<State>& state, int64_t generation);
   std::shared_ptr<State> state_;

@@ -39,11 +39,12 @@ class WaitReport {
   double next_s_ = 10;
 };
 
-/// Runs `work` on another thread. The calling thread can then still log, and can stop if a peer does not respond.
+/// Runs `work` on another thread. While the calling thread waits, it can still log, and can give up if a peer does not
+/// respond.
 /// Params: work – receives a stop token. A stop is requested when the result is no longer needed. `work` must own
 ///                everything that it uses, because it may outlive the call
 ///         look – called repeatedly until the work is done. If it throws, the wait ends
-/// Throws: exceptions of `work` and `look`
+/// Throws: exceptions from `work` and `look`
 template <class Work>
 auto in_background(Work work, const std::function<void()>& look) {
   std::stop_source abandoned;

@@ -14,9 +14,9 @@ namespace bellows::optim {
 /// the rates of step 0. After each optimizer step, call step() to set the rates of the next step.
 ///
 /// The base rates are the learning rates of the groups when this object is created. Therefore, create this object
-/// before you load the optimizer's state. Otherwise, also load this object's state, which contains the base rates. If
-/// the optimizer has a learning-rate tensor (lr_tensor in optimizers.h), its value is the base rate of all groups. It
-/// is filled in place, without waiting for its device.
+/// before you load the optimizer's state. If you create it later, also load this object's state, which contains the
+/// base rates. If the optimizer has a learning-rate tensor (lr_tensor in optimizers.h), its value is the base rate of
+/// all groups. The scheduler fills this tensor in place, without waiting for its device.
 /// Threads: not thread-safe; use it on the optimizer's thread. The optimizer must outlive this object.
 /// Ref:     torch.optim.lr_scheduler.LRScheduler
 class LrScheduler {
@@ -89,8 +89,8 @@ struct PlateauOptions {
 };
 
 /// Reduces the learning rate when a metric stops improving. Its state is a factor, which you update with one metric at
-/// a time. Use it alone, `set_lr(optimizer, base_lr * plateau.step(loss))`, or multiply its factor with a schedule:
-/// LrScheduler(optimizer, chained({cosine, plateau.as_schedule()})).
+/// a time. Use it alone, as in `set_lr(optimizer, base_lr * plateau.step(loss))`. Alternatively, multiply its factor
+/// with a schedule, as in `LrScheduler(optimizer, chained({cosine, plateau.as_schedule()}))`.
 /// Threads: not thread-safe
 /// Ref:     torch.optim.lr_scheduler.ReduceLROnPlateau
 class ReduceLrOnPlateau {

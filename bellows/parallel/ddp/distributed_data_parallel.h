@@ -14,7 +14,7 @@
 namespace bellows::parallel {
 
 struct DistributedOptions {
-  /// In some steps, one or more ranks do not use all parameters.
+  /// Set this option if one or more ranks do not use all parameters in some steps.
   bool find_unused_parameters = false;
   /// Every step uses the same parameters, each the same number of times. Unused parameters are searched for only once.
   bool static_graph = false;
@@ -23,7 +23,7 @@ struct DistributedOptions {
   bool gradient_as_bucket_view = true;
   std::shared_ptr<GradientHook> hook;    ///< computes the mean of the gradients; null: exact mean with all_reduce
   int64_t bucket_bytes = 25 << 20;       ///< size of a gradient bucket in bytes
-  int64_t first_bucket_bytes = 1 << 20;  ///< smaller, so that communication starts early
+  int64_t first_bucket_bytes = 1 << 20;  ///< size of the first bucket; a small one starts communication early
 };
 
 struct JoinOptions {
@@ -32,7 +32,7 @@ struct JoinOptions {
 };
 
 /// Trains one model on all ranks. Each rank processes its part of the global batch. Gradients are exchanged in buckets
-/// during backward, after which all ranks have the mean of their gradients. So the optimizers make the same step on
+/// during backward. After backward, all ranks have the mean of their gradients, so the optimizers make the same step on
 /// every rank.
 ///
 ///     bw::parallel::DistributedDataParallel ddp(model, world);
@@ -43,9 +43,9 @@ struct JoinOptions {
 /// size on all ranks, or multiply each mean loss by the loader's Batch::loss_weight(). If gradients are disabled
 /// (NoGradGuard, inference mode), nothing is exchanged, so the ranks can evaluate independently.
 ///
-/// While the object lives, do not replace a parameter or change its shape or dtype. Sparse gradients are not supported.
-/// zero_grad() may set gradients to undefined tensors. In a world of one rank, results are bit-identical to those of
-/// the plain model, and the hook is not called. The object is a handle: copies share their state.
+/// While the object exists, do not replace a parameter or change its shape or dtype. Sparse gradients are not
+/// supported. zero_grad() may set gradients to undefined tensors. In a world of one rank, results are bit-identical to
+/// those of the plain model, and the hook is not called. The object is a handle: copies share their state.
 ///
 /// After an exception, you can continue in some cases. If forward or the loss function threw on some ranks, the other
 /// ranks wait in backward until these ranks reach their next backward. The ranks that threw then stay one step behind.
@@ -57,12 +57,12 @@ struct JoinOptions {
 ///
 /// Numerics: in float64, matches one process with the global batch to 1e-9 over 20 steps. Without a hook, fp32 on 2
 ///           ranks (or 4, 8, …) is bit-identical to one process that adds the ranks' gradients and divides by the
-///           number of ranks. Each gradient is divided before the sum, which is exact for powers of two
+///           number of ranks. Each gradient is divided before the sum; division by a power of two is exact
 ///           (tests/parallel)
 /// Cost:     in each step, each of n ranks sends and receives 2 (n - 1) / n of the gradients' bytes. A second copy of
 ///           the gradients takes memory until they become views into the buckets. The ranks open one more set of
 ///           connections, or two more if there is a hook
-/// Threads:  one owner; backward may run on autograd's threads
+/// Threads:  not thread-safe; backward may run on autograd's threads
 /// Throws:   backward throws c10::Error if a rank ended, called a different collective or does not respond (the message
 ///           names the rank). It also throws c10::Error if the ranks' weights differ (the message names the parameter).
 ///           Exceptions of the hook are passed on
@@ -89,7 +89,7 @@ class DistributedDataParallel {
   ///                   find_unused_parameters, and in the first step with static_graph
   void before_backward(const std::vector<at::Tensor>& outputs) const;
 
-  /// While this guard lives, each rank accumulates gradients without communication. For gradient accumulation, create
+  /// While this guard exists, each rank accumulates gradients without communication. For gradient accumulation, create
   /// it for all batches of a step except the last one, around both forward and backward.
   class NoSync {
    public:
@@ -108,7 +108,7 @@ class DistributedDataParallel {
   /// buffers of a rank that finished last. On the ranks that finished early, the optimizer state is not updated.
   /// Collective.
   /// Cost:   each forward gathers two integers per rank
-  /// Throws: exceptions of `steps`; this rank then does not wait for the other ranks
+  /// Throws: exceptions from `steps`; this rank then does not wait for the other ranks
   /// Ref:    torch.distributed.algorithms.Join
   void join(const std::function<void()>& steps, const JoinOptions& options = {}) const;
 

@@ -31,7 +31,7 @@ class Reducer {
   /// in which gradients became ready.
   /// Params: exchange – whether the step that starts now exchanges gradients
   void begin_forward(bool exchange);
-  /// In a compiled function, gradients have no values before its pending operators run. In this case, all buckets are
+  /// In a compiled function, gradients have no values until the pending operators run. In this case, all buckets are
   /// exchanged together at the end of backward.
   /// Throws: c10::ValueError in a compiled function if `find_unused_parameters` or `static_graph` is set
   void begin_backward(const std::vector<at::Tensor>& outputs);

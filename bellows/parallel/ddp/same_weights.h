@@ -15,7 +15,7 @@ namespace bellows::parallel {
 /// of each backward pass, the ranks compare which parameters were written since the previous pass. If the sets differ,
 /// the ranks compare the values of all parameters.
 /// Cost:    one int64 per rank and backward pass, exchanged during backward
-/// Threads: one owner; the hooks run on autograd's threads
+/// Threads: not thread-safe; the hooks run on autograd's threads
 class SameWeights {
  public:
   /// Params: group – the group that exchanges the gradients, because the comparison must come before the exchange of

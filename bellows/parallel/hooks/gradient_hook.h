@@ -23,7 +23,7 @@ struct GradientBucket {
 
 /// Computes the mean of the ranks' gradients, either exactly or with less communication.
 /// Threads: DistributedDataParallel calls the hook on one thread during backward, bucket by bucket, in the same order
-///          on every rank. So a hook may call several collectives
+///          on every rank. A hook may therefore call several collectives
 /// Ref:     DistributedDataParallel.register_comm_hook
 class GradientHook {
  public:

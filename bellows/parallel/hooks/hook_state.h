@@ -18,7 +18,7 @@ bool nothing_to_exchange(const GradientBucket& bucket, const comm::Group& group)
 at::Tensor exact_mean(const at::Tensor& flat, const comm::Group& group);
 
 /// Numbers the parameters in the order of their first use. This order is the same in every run. The order of parameters
-/// in the buckets is not, because buckets may be rebuilt after the first step.
+/// in the buckets can differ, because buckets may be rebuilt after the first step.
 class ParameterNumbers {
  public:
   int64_t of(const at::Tensor& parameter);

@@ -49,7 +49,7 @@ struct PowerSgdOptions {
   int64_t rank = 1;  ///< usually 1 to 4; higher ranks need more time and send more bytes
   /// Earlier steps use the exact mean, because gradients are most sensitive to errors at the start of training.
   int64_t start_step = 1000;
-  /// Tensors that would be compressed by a smaller factor use the exact mean. So do all vectors.
+  /// Tensors that would be compressed by a smaller factor use the exact mean. All vectors use the exact mean, too.
   double min_compression_rate = 2;
   bool error_feedback = true;  ///< add the approximation error of a step to the gradients of the next step
   bool warm_start = true;      ///< start from the projection of the previous step

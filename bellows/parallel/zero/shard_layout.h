@@ -21,7 +21,7 @@ struct Place {
   size_t unit = 0;
   int64_t offset = 0;            ///< start of the parameter in its bucket, in elements
   int64_t begin = 0, count = 0;  ///< this rank's range of elements; `count` may be 0
-  at::Tensor piece;              ///< [count], a view of the same memory
+  at::Tensor piece;              ///< [count]: this range as a view of the parameter's memory
 
   /// Returns the parameter's part of a buffer that has the layout of the bucket, with the shape of the parameter.
   at::Tensor view_of(const at::Tensor& buffer) const;

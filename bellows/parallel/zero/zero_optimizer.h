@@ -44,15 +44,16 @@ struct SavedTensor {
 /// Stage 2: do not use DistributedDataParallel. Every backward() averages the gradients over the ranks, and each rank
 /// stores its shard of the mean. After backward(), `parameter.grad()` is undefined. The parameter groups contain 1-D
 /// shards instead of the parameters. step() frees the gradients of the shards. Gradient accumulation needs no extra
-/// memory and no no_sync(), because only shards accumulate. All ranks must call backward() the same number of times.
+/// memory and no call of no_sync(), because only shards accumulate. All ranks must call backward() the same number of
+/// times.
 ///
-/// A parameter that has no gradient on any rank is not updated. If only some ranks have a gradient, it counts as zero
-/// on the other ranks. If backward() itself calls collectives (SyncBatchNorm), parameters that only some ranks use must
-/// be in the last two buckets. Stage 1 does not have this limit.
+/// A parameter that has no gradient on any rank is not updated. If only some ranks have a gradient, the gradient counts
+/// as zero on the other ranks. If backward() itself calls collectives (SyncBatchNorm), parameters that only some ranks
+/// use must be in the last two buckets. Stage 1 does not have this limit.
 ///
 /// Low-bit state (`state_dtype`): the elements that share a scale form a block, and parameters are split only at block
-/// boundaries. So every rank quantizes as a single process would. Codes and scales are saved and loaded bit-identically
-/// on any number of ranks.
+/// boundaries. Every rank therefore quantizes in the same way as a single process. Codes and scales are saved and
+/// loaded bit-identically on any number of ranks.
 /// Numerics: for elementwise optimizers, a step matches that of one process with the mean of the ranks' gradients. In
 ///           float64, it matches to 1e-9 over 20 steps (tests/parallel/zero_parity_test.cpp). Low-bit state is
 ///           bit-identical for the same gradients (tests/parallel/zero_low_bit_test.cpp)
@@ -68,10 +69,10 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
   explicit ShardedOptimizer(std::unique_ptr<Impl> impl);
   ~ShardedOptimizer() override;
 
-  /// Makes a step and gathers the updated parameters. Collective.
+  /// Runs a step and gathers the updated parameters. Collective.
   /// Throws: c10::ValueError if a gradient is sparse, or if it belongs to a parameter that was frozen when the
   ///         optimizer was sharded (stage 2). c10::Error if an earlier backward() or step() ended with an error.
-  ///         Exceptions of the underlying optimizer
+  ///         Exceptions of the underlying optimizer are passed on
   at::Tensor step(LossClosure closure = nullptr) override;
 
   bool takes_grad_scale() const override;
@@ -91,9 +92,9 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
   std::vector<comm::Shard> state_shards() const;
   /// Returns the parts of a saved state that this rank needs, with uninitialized tensors. The state may have been saved
   /// by a different number of ranks.
-  /// Throws: c10::ValueError on every rank if the state contains unknown parameters or has different sizes, or if
-  ///         exactly one of the saved state and the current state is low-bit. Low-bit state must also have the same
-  ///         block size and memory layout
+  /// Throws: c10::ValueError on every rank if the state contains unknown parameters or has different sizes, or if only
+  ///         one of the two states (saved and current) is low-bit. Low-bit state must also have the same block size and
+  ///         memory layout
   std::vector<comm::Shard> wanted_shards(const std::vector<SavedTensor>& saved) const;
   /// Loads the parts from wanted_shards(). Fill their tensors first.
   void load_shards(const std::vector<comm::Shard>& filled);
@@ -118,9 +119,9 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
 /// Parameters become views of larger buffers, so move and cast the model first. Existing optimizer state is sharded,
 /// too, but the state of frozen parameters stays complete. Use the returned optimizer instead of `optimizer`.
 /// Collective.
-/// Params: optimizer – an elementwise optimizer: any optimizer of bellows::optim, also with master weights or low-bit
-///                     state, or any optimizer of torch::optim except LBFGS. Optimizers that need norms or means of
-///                     complete parameters (LARS, LAMB, Adafactor) and stochastic_rounding are not supported
+/// Params: optimizer – an elementwise optimizer: any optimizer of bellows::optim, including one with master weights or
+///                     low-bit state, or any optimizer of torch::optim except LBFGS. Optimizers that need norms or
+///                     means of complete parameters (LARS, LAMB, Adafactor) and stochastic_rounding are not supported
 ///         model – the model that owns the parameters. It may contain other parameters, too
 /// Throws: c10::ValueError if the ranks' parameters differ (the message names one of them), or if an option is out of
 ///         range. It is also thrown if the parameters belong to another model or to amp::MasterWeights, and if the

@@ -13,12 +13,12 @@ namespace bellows::train {
 /// - Series models: "series" [N, T, C], padded with NaN.
 /// - Array models: one tensor for each model input, under the name of the input. A model with one input reads
 ///   "features".
-/// Class labels are "label" [N]. Other targets are "target": numbers [N, K] or a mask [N, H, W]. data_split.h describes
-/// how the training samples are selected.
+/// Class labels are in the tensor "label" [N]. Other targets are in "target": numbers [N, K] or a mask [N, H, W].
+/// data_split.h describes how the training samples are selected.
 data::Dataset open_train_data(const Recipe& recipe);
-/// Opens the held-out data of a recipe: `eval_data` if it is set, else the split or share in `eval_split`. If both keys
-/// are empty and `data` is a folder, its split "test" (else "val", "valid" or "validation") is used. If the folder has
-/// no such split, a tenth of its samples is held out.
+/// Opens the held-out data of a recipe: `eval_data` if it is set, and otherwise the split or share in `eval_split`. If
+/// both keys are empty and `data` is a folder, its split "test" is used (or, if there is none, "val", "valid" or
+/// "validation"). If the folder has no such split, a tenth of its samples is held out.
 /// Returns: the held-out data, or an empty optional if there is none
 std::optional<data::Dataset> open_eval_data(const Recipe& recipe);
 

@@ -22,8 +22,8 @@ struct DataSplit {
   /// - If `eval_split` is a share, that share of the samples is held out.
   /// - If the recipe sets neither `eval_data` nor `eval_split`, and `data` is a folder without an evaluation split, a
   ///   tenth of the samples is held out.
-  /// The positions depend only on the size of the dataset and the share. So runs with different seeds hold out the
-  /// same samples.
+  /// The positions depend only on the size of the dataset and the share. Runs with different seeds therefore hold out
+  /// the same samples.
   std::vector<int64_t> held_out;
   std::string eval_split;  ///< split for evaluation, such as "test" or "val"; empty if there is none
   /// Class names that `whole` declares. If it declares none and the task needs names, they are collected from the
@@ -31,8 +31,8 @@ struct DataSplit {
   std::vector<std::string> classes{};
   bool named_labels = false;  ///< true if the labels of `whole` are class names
 
-  /// Returns the positions of the samples that are not held out, in ascending order. The second form selects them from
-  /// `ids`, which must be in ascending order.
+  /// Returns the positions of the samples that are not held out, in ascending order. The second overload selects them
+  /// from `ids`, which must be in ascending order.
   std::vector<int64_t> trained() const;
   std::vector<int64_t> trained(const std::vector<int64_t>& ids) const;
   /// Describes the held-out samples. The description is empty if there are none.

@@ -20,8 +20,8 @@ struct EpochRecord;
 using NamedValues = std::vector<std::pair<std::string, double>>;
 
 /// Splits a list of log formats such as "csv, json".
-/// Throws: c10::ValueError if a format is not csv, json or tensorboard (the message suggests the nearest) or occurs
-///         twice
+/// Throws: c10::ValueError if a format is not csv, json or tensorboard (the message suggests the nearest name) or
+///         occurs twice
 std::vector<std::string> parse_log_kinds(std::string_view text);
 
 /// The log files in a run's folder:

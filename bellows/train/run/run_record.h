@@ -52,8 +52,9 @@ std::string to_json(const RunRecord& record);
 RunRecord run_record_from_json(std::string_view json, const std::string& where = "run record");
 
 /// Returns the differences between two runs. Differences that change results come first. A fact that is missing in one
-/// record is not a difference, because a different version of Bellows may have written that record. Missing environment
-/// variables (`env.…`) are differences, and the seed never is. Missing recipe keys have their default values.
+/// record is not a difference, because a different version of Bellows may have written that record. A missing
+/// environment variable (`env.…`) is a difference. A different seed is not. Missing recipe keys have their default
+/// values.
 /// Throws: c10::ValueError if a recipe is not valid YAML
 std::vector<RunDifference> differences(const RunRecord& then, const RunRecord& now);
 

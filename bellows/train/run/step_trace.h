@@ -47,8 +47,8 @@ class StepTrace {
   void after(int64_t step);
   /// Whether a step is being recorded.
   bool active() const { return tracer_ != nullptr; }
-  /// Returns the writer for the loader's events while a step is recorded, else null. These events become part of the
-  /// trace.
+  /// Returns the writer for the loader's events while a step is recorded, and null at all other times. These events
+  /// become part of the trace.
   std::shared_ptr<TraceWriter> loader_writer() const { return loader_; }
 
  private:

@@ -19,8 +19,8 @@ struct Recipe;
 /// `activation_memory_budget` or `activation_memory_budget_mb`, `activation_dtype` and `offload_folder`. If all of them
 /// are off, this class does nothing.
 /// Numerics: bit-identical with `activation_dtype: full` (tests/train/activations_test.cpp). With other dtypes,
-///           rounding depends only on the recipe's seed, the rank, the step and the batch within the step. So a resumed
-///           run rounds like an uninterrupted run
+///           rounding depends only on the recipe's seed, the rank, the step and the batch within the step. A resumed
+///           run therefore rounds like an uninterrupted run
 /// Threads:  not thread-safe
 class Activations {
  public:

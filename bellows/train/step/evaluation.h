@@ -23,8 +23,9 @@ struct Evaluation {
   std::vector<std::pair<std::string, double>> metrics{};  ///< metrics of the task, by name
 };
 
-/// Evaluates `model` on one epoch of `loader`. It runs in evaluation mode, without gradients, and with the recipe's
-/// precision. Afterwards it restores the mode of the model. Batches of packed texts are evaluated on their next tokens.
+/// Evaluates `model` on one epoch of `loader`. The model runs in evaluation mode, without gradients, and with the
+/// recipe's precision. Afterwards, the function restores the mode of the model. Batches of packed texts are evaluated
+/// on their next tokens.
 /// Params: task     – by default, one class per sample in `batch["label"]`
 ///         ranks    – ranks whose loaders each have a share of the data, or null if this process has all data
 ///         compiled – runs the forward passes; if null, they run eagerly

@@ -29,8 +29,8 @@ class Ranks {
   const comm::Group* group() const;
   int rank() const { return group() ? group()->rank() : 0; }
   int size() const { return group() ? group()->size() : 1; }
-  /// Returns the fingerprints of the job's data. The ranks have compared them. Returns null if there is only this
-  /// process.
+  /// Returns the fingerprints of the job's data, which the ranks have already compared. Returns null if there is only
+  /// this process.
   const DataPrints* data_prints() const;
 
   /// Call this function before the forward pass of a batch.

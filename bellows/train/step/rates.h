@@ -15,8 +15,8 @@ namespace bellows::train {
 
 struct Recipe;
 
-/// The learning rate and momentum of each step. A warm-up is followed by the recipe's schedule over its epochs. During
-/// batch-size warm-up, learning rates are proportional to the batch size.
+/// The learning rate and momentum of each step. A warm-up is followed by the recipe's schedule over the epochs of the
+/// run. During batch-size warm-up, learning rates are proportional to the batch size.
 /// Numerics: rates depend only on the step. Rates of `plateau` also depend on past evaluations, which state() includes
 class Rates {
  public:

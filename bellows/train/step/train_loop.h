@@ -44,9 +44,10 @@ class TrainLoop {
   /// Params:  stop – true if this rank requests a stop
   /// Returns: false if the epoch had no usable batch left. In this case no step ran, and the next call starts the next
   ///          epoch
-  /// Throws:  exceptions of loader, model and loss. c10::ValueError if an epoch has no usable batch. c10::Error if a
-  ///          loss or gradient is NaN or infinite; the message has step, samples and first operator. This check runs
-  ///          only on the CPU, with `on_nan: stop` and without `compile: step`
+  /// Throws:  exceptions from the loader, the model and the loss. c10::ValueError if an epoch has no usable batch.
+  ///          c10::Error if a loss or gradient is NaN or infinite; the message names the step, the samples and the
+  ///          first operator that produced such a value. This check runs only on the CPU, with `on_nan: stop` and
+  ///          without `compile: step`
   bool step(bool stop = false);
   /// Runs `n` steps. Calls of step() that return false do not count.
   void run_steps(int64_t n);
@@ -78,7 +79,8 @@ class TrainLoop {
   int64_t last_batch_size() const { return last_batch_size_; }
   const std::vector<int64_t>& last_ids() const { return last_ids_; }
   const PhaseSeconds& phase_seconds() const { return phases_; }
-  /// Report on the loading of training data. During batch-size warm-up, it starts at the last change of the batch size.
+  /// Report on the loading of training data. During batch-size warm-up, it covers the time since the last change of the
+  /// batch size.
   data::LoaderReport loader_report() const { return loader_.report(); }
   /// Share of this epoch's time that steps spent waiting for batches.
   double wait_share() const { return loader_.wait_share(); }
@@ -99,8 +101,8 @@ class TrainLoop {
   /// Returns the norm of the last step's gradients before clipping. The tensor is undefined if no norm was computed.
   const at::Tensor& last_grad_norm() const { return update_.grad_norm(); }
 
-  /// Evaluates the model on the job's held-out data, with the averaged weights if there are any. This has no effect on
-  /// training, except with `lr_schedule: plateau`.
+  /// Evaluates the model on the job's held-out data, with the averaged weights if there are any. The evaluation has no
+  /// effect on training, except with `lr_schedule: plateau`.
   /// Throws: c10::ValueError if there is no held-out data
   Evaluation evaluate();
 

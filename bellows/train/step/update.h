@@ -12,11 +12,11 @@
 
 namespace bellows::train {
 
-/// Weights the losses of several batches, on one or more ranks, and returns the divisor of their summed gradients. The
-/// quotient is equal to the gradient of one batch with all samples (or tokens), even if batch sizes differ. A mean loss
-/// over n samples (or tokens) is multiplied by n/u, where u is a power of two. A loss that is a sum is multiplied by
-/// 1/u. With several ranks, the weights are also multiplied by the number of ranks, because gradients are averaged over
-/// the ranks. The gradients are later divided by N/u, where N is the total count (see divisor()).
+/// Weights the losses of several batches, on one or more ranks, and returns a divisor for their summed gradients. The
+/// sum divided by this divisor equals the gradient of one batch with all samples (or tokens), even if batch sizes
+/// differ. A mean loss over n samples (or tokens) is multiplied by n/u, where u is a power of two. A loss that is a sum
+/// is multiplied by 1/u. With several ranks, the weights are also multiplied by the number of ranks, because gradients
+/// are averaged over the ranks. The gradients are later divided by N/u, where N is the total count (see divisor()).
 /// Numerics: float64 gradients match those of one large batch to 1e-12 (tests/train/accumulate_test.cpp). If weigh()
 ///           leaves a loss unweighted, its gradients are not divided
 class GroupMean {
@@ -55,8 +55,8 @@ class GroupMean {
   std::optional<comm::Pending> pending_;
 };
 
-/// Updates the weights. It divides and clips gradients and runs all optimizers. With `on_nan: skip` or loss scaling, it
-/// skips steps with non-finite gradients.
+/// Updates the weights: divides and clips the gradients, and runs all optimizers. With `on_nan: skip` or loss scaling,
+/// it skips steps with non-finite gradients.
 /// Threads: not thread-safe
 class Update {
  public:
