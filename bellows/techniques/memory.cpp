@@ -56,24 +56,26 @@ std::string low_bit_obstacle(const Recipe& recipe, const Machine&) {
 }
 
 Technique int8_state() {
-  return {.name = "int8_state",
-          .title = "8-bit optimizer state",
-          .changes =
-              "Stores the optimizer's moments in one byte each, with one scale per 256 elements. Recipe: "
-              "`optimizer_state: int8`. For SGD with momentum, Adam, AdamW and Lion on the CPU.",
-          .apply = [](Recipe& recipe) { keep_state_in(recipe, "int8"); },
-          .obstacle = low_bit_obstacle,
-          .expected =
-              {.time_factor = 1.02,
-               .memory_factor = 0.8,
-               .words =
-                   "AdamW's 8 bytes per parameter become 2. If the weights exceed the cache, the step moves 16 bytes "
-                   "per parameter instead of 28 and is no slower. Small models become slower because of the encoding."},
-          .exactness = Exactness::lossy,
-          .tolerance = "moments are accurate to about 1 %, as with bitsandbytes; final accuracy as with fp32 state",
-          .judged_by_target = true,
-          .saves_memory = true,
-          .source = "bitsandbytes; arXiv:2110.02861"};
+  return {
+      .name = "int8_state",
+      .title = "8-bit optimizer state",
+      .changes =
+          "Stores the optimizer's moments in one byte each, with one scale per 256 elements. Recipe: "
+          "`optimizer_state: int8`. For SGD with momentum, Adam, AdamW and Lion on the CPU.",
+      .apply = [](Recipe& recipe) { keep_state_in(recipe, "int8"); },
+      .obstacle = low_bit_obstacle,
+      .expected =
+          {.time_factor = 1.02,
+           .memory_factor = 0.8,
+           .words =
+               "AdamW's 8 bytes per parameter become 2. If the weights exceed the cache, the step moves 16 bytes "
+               "per parameter instead of 28 and is no slower. Small models become slower because of the encoding."},
+      .exactness = Exactness::lossy,
+      .tolerance =
+          "moments are accurate to about 1 %, as with bitsandbytes; the final accuracy is the same as with fp32 state",
+      .judged_by_target = true,
+      .saves_memory = true,
+      .source = "bitsandbytes; arXiv:2110.02861"};
 }
 
 Technique int4_state() {
@@ -128,25 +130,27 @@ std::string blocks_obstacle(const Recipe& recipe, const Machine&) {
 }
 
 Technique recompute_half() {
-  return {.name = "recompute_budget",
-          .title = "selective activation checkpointing",
-          .changes =
-              "Recomputes half of the activations that the backward pass of the blocks needs, and keeps the half that "
-              "takes longest to compute. Recipe: `recompute: blocks`, `activation_memory_budget: 0.5`. For models that "
-              "list their blocks.",
-          .apply =
-              [](Recipe& recipe) {
-                recipe.recompute = "blocks";
-                recipe.activation_memory_budget = 0.5;
-                recipe.activation_memory_budget_mb = 0;
-              },
-          .obstacle = blocks_obstacle,
-          .expected = {.time_factor = 1.07,
-                       .memory_factor = 0.85,
-                       .words = "Results of convolutions and matmuls are kept as far as the budget allows, so mostly "
-                                "cheap operators run twice. The first three steps measure the time of each operator."},
-          .saves_memory = true,
-          .source = "arXiv:1604.06174; torch._functorch.config.activation_memory_budget"};
+  return {
+      .name = "recompute_budget",
+      .title = "selective activation checkpointing",
+      .changes =
+          "Recomputes half of the activations that the backward pass of the blocks needs, and keeps the half that "
+          "takes longest to compute. Recipe: `recompute: blocks`, `activation_memory_budget: 0.5`. For models that "
+          "list their blocks.",
+      .apply =
+          [](Recipe& recipe) {
+            recipe.recompute = "blocks";
+            recipe.activation_memory_budget = 0.5;
+            recipe.activation_memory_budget_mb = 0;
+          },
+      .obstacle = blocks_obstacle,
+      .expected = {.time_factor = 1.07,
+                   .memory_factor = 0.85,
+                   .words =
+                       "Results of convolutions and matmuls are kept as far as the budget allows, so most operators "
+                       "that run twice are cheap. The first three steps measure the time of each operator."},
+      .saves_memory = true,
+      .source = "arXiv:1604.06174; torch._functorch.config.activation_memory_budget"};
 }
 
 Technique recompute_blocks() {
@@ -162,11 +166,13 @@ Technique recompute_blocks() {
                 recipe.activation_memory_budget_mb = 0;
               },
           .obstacle = blocks_obstacle,
-          .expected = {.time_factor = 1.25,
-                       .memory_factor = 0.7,
-                       .words = "Adds one forward pass, at most a third of a step's matmuls. Backward holds the "
-                                "activations of one block at a time. It saves more memory if the model has more "
-                                "blocks, and if weights and optimizer state take a smaller share of the peak."},
+          .expected =
+              {.time_factor = 1.25,
+               .memory_factor = 0.7,
+               .words =
+                   "Adds one forward pass, which contains at most a third of the matmuls of a step. Backward holds the "
+                   "activations of one block at a time. It saves more memory if the model has more "
+                   "blocks, and if weights and optimizer state take a smaller share of the peak."},
           .saves_memory = true,
           .source = "torch.utils.checkpoint; arXiv:1604.06174"};
 }
@@ -280,10 +286,11 @@ Technique step_in_backward() {
           .obstacle = [](const Recipe& recipe, const Machine&) { return optimizer_in_backward_conflict(recipe); },
           .expected = {.time_factor = 1.02,
                        .memory_factor = 0.9,
-                       .words = "Gradients need only the memory of the largest gradient, instead of 4 bytes per "
-                                "parameter. This lowers the peak only if weights dominate it, and not activations. "
-                                "The optimizer is called once per parameter, while its gradient is still in the "
-                                "cache."},
+                       .words =
+                           "Gradients need only the memory of the largest gradient, instead of 4 bytes per "
+                           "parameter. This lowers the peak only if the weights, and not the activations, dominate it. "
+                           "The optimizer is called once per parameter, while its gradient is still in the "
+                           "cache."},
           .exactness = Exactness::rounding,
           .tolerance =
               "bit-identical for a loss that is a mean over samples; a next-token loss is divided by the number of "

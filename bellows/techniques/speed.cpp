@@ -38,7 +38,7 @@ Technique decoded_cache() {
           .changes =
               "Caches decoded images in memory, before their first random transform. From the second epoch on, "
               "cached images are neither read nor decoded again. Recipe: `image_cache_mb` at least 1024. For image "
-              "models. It needs more than 2 GiB of free memory.",
+              "models. The cache needs more than 2 GiB of free memory.",
           .apply = [](Recipe& recipe) { recipe.image_cache_mb = std::max(least_cache_mb, recipe.image_cache_mb); },
           .obstacle = [](const Recipe& recipe, const Machine& machine) -> std::string {
             if (std::string words = pictures_obstacle(recipe); !words.empty()) return words;
@@ -142,8 +142,8 @@ Technique device_metrics() {
           },
           .expected = {.time_factor = 0.99,
                        .memory_factor = 1,
-                       .words = "On an accelerator, the host no longer waits in each step. On a CPU there is no such "
-                                "wait, and little changes."},
+                       .words = "On an accelerator, the host no longer waits in each step. On a CPU, there is no such "
+                                "wait, so the gain is small."},
           .exactness = Exactness::exact,
           .source = "torchmetrics"};
 }
@@ -153,15 +153,16 @@ Technique length_buckets() {
       .name = "length_buckets",
       .title = "length buckets",
       .changes =
-          "Puts texts of similar length into one batch, so that few positions hold padding. Padding costs as much as "
-          "tokens do. The order of batches stays random. Recipe: `length_buckets: true`. For text models.",
+          "Puts texts of similar length into one batch, so that few positions hold padding. Padding costs as much "
+          "computation as tokens. The order of batches stays random. Recipe: `length_buckets: true`. For text models.",
       .apply = [](Recipe& recipe) { recipe.length_buckets = true; },
       .obstacle = [](const Recipe& recipe, const Machine&) { return texts_obstacle(recipe); },
       .expected = {.time_factor = 0.7,
                    .memory_factor = 1,
-                   .words = "Saves the time for padding. Padding is about half of all positions for texts of mixed "
-                            "length, and none if all texts are cut to the same length. All texts are tokenized once "
-                            "before the run."},
+                   .words =
+                       "Saves the time for padding. About half of all positions are padding if text lengths are mixed. "
+                       "If all texts are cut to the same length, there is no padding. All texts are tokenized once "
+                       "before the run."},
       .exactness = Exactness::lossy,
       .tolerance = "the same samples once per epoch, but in different batches: a different course of training",
       .source = "torchtext.data.BucketIterator; tf.data.Dataset.bucket_by_sequence_length"};

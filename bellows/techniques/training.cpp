@@ -64,11 +64,11 @@ Technique one_cycle() {
                    ? ""
                    : "the recipe already has the learning rate schedule " + recipe.lr_schedule;
       },
-      .expected = {.time_factor = 0.8,
-                   .memory_factor = 1,
-                   .words =
-                       "Training reaches the target in fewer epochs if the number of epochs is right. The cost of a "
-                       "step does not change."},
+      .expected =
+          {.time_factor = 0.8,
+           .memory_factor = 1,
+           .words = "Training reaches the target in fewer epochs if the number of epochs is well chosen. The cost of a "
+                    "step does not change."},
       .exactness = Exactness::lossy,
       .tolerance = another_trajectory,
       .equal_batch = false,
@@ -89,8 +89,9 @@ Technique weight_averaging() {
       },
       .expected = {.time_factor = 0.8,
                    .memory_factor = 1.1,
-                   .words = "The average is as accurate as weights trained with a decayed learning rate, some epochs "
-                            "earlier. It needs one more copy of the weights, which is read and written once per step."},
+                   .words =
+                       "The average reaches the accuracy of weights trained with a decayed learning rate some epochs "
+                       "earlier. It needs one more copy of the weights, which is read and written once per step."},
       .exactness = Exactness::lossy,
       .tolerance = "training stays bit-identical; the average is evaluated and saved",
       .equal_batch = false,

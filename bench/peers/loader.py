@@ -246,8 +246,9 @@ def main():
 
     def close():
         """Ends the loader's workers. Python's exit handlers run here, because the caller does not wait for the end of this process."""
-        later.get().loader = None
-        gc.collect()
+        if not kind.startswith("ffcv"):
+            later.get().loader = None
+            gc.collect()
         if kind == "streaming":
             atexit._run_exitfuncs()  # frees its shared memory
         return ["ok"]

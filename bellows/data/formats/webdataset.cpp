@@ -53,7 +53,7 @@ bool covers(const std::vector<io::TarMember>& members, io::ByteSpan archive) {
 
 /// Tar archives, plain or compressed, local or remote, with an index of each.
 ///
-/// An index is created by reading all headers. If the archive is remote, compressed or larger than 64 MiB, its index is
+/// An index is created by reading all headers. If the archive is remote, compressed or at least 64 MiB, its index is
 /// stored in the cache's folder. It is used as long as the archive's size and time (or ETag) are unchanged. DALI's
 /// index beside a local archive (`train-000.idx`) is used if it omits nothing. Each read of a member checks either
 /// index against the header before the member. An index that does not match is not used, and this is logged.
