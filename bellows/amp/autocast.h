@@ -13,13 +13,14 @@ namespace bellows::amp {
 /// their kernels accumulate in fp32 and round the result. Run the forward pass and the loss under the guard, and
 /// backward outside it.
 ///
-/// Guards can be nested. When the outermost guard ends, it clears the cache of cast weights. Each weight is therefore
-/// cast once per step instead of once per call. The weights of torch::nn::Linear, which libtorch's autocast does not
-/// cache, are cached, too (tap/weight_casts.h). To cast each weight only once for several forward passes (gradient
-/// accumulation), put all of these passes and their backward passes under an outer guard with enabled = false. End the
-/// outer guard before the optimizer's step.
+/// Guards can be nested. Cast weights are cached until the outermost guard ends, so each weight is cast once per step
+/// instead of once per call. The weights of torch::nn::Linear, which libtorch's autocast does not cache, are cached,
+/// too (tap/weight_casts.h). To cast each weight only once for several forward passes (gradient accumulation), put all
+/// of these passes and their backward passes under an outer guard with enabled = false. End the outer guard before the
+/// optimizer's step.
 /// Params:   enabled – false: autocast is off, even inside an enabled guard
-///           cache – false: weights are cast at every use (required while operators are recorded)
+///           cache – false: weights are cast at every use. Use this value while bellows::compile or another region
+///           records operators
 /// Numerics: if disabled, bit-identical to plain libtorch; if enabled, results have the same dtypes as in Python
 ///           (tests/amp/autocast_ops_test.cpp)
 /// Threads:  affects the current thread. All threads share the cache of casts, so the end of a guard can cause another

@@ -23,15 +23,16 @@ struct SavePlan {
   std::vector<OwnPiece> own;  ///< in the order of the index
 };
 
-/// Returns the parts of the state, including this rank's generators. The name of each part has its section as prefix.
+/// Returns the parts of the state, including this rank's generators. The name of each part is prefixed with the name of
+/// its section.
 Parts named_parts(const ShardedState& state, int rank);
 
 /// Plans which rank writes which pieces. The ranks exchange the descriptions of their parts once. Collective.
 /// Throws: like save_sharded(). Nothing has been written at this point
 SavePlan plan_save(const ShardedState& state, const comm::Group& group);
 
-/// Copies the pieces of this rank into `buffers`, which are reused if their sizes fit. After this call, the state may
-/// change.
+/// Copies the pieces of this rank into `buffers`, which are reused if their sizes fit. After this call, the caller may
+/// change the state.
 void copy_own(SavePlan& plan, std::vector<at::Tensor>& buffers);
 
 /// Writes a planned checkpoint. Collective.

@@ -96,8 +96,8 @@ class BELLOWS_SCOPED_CAPABILITY SharedLock {
   SharedMutex& mutex_;
 };
 
-/// Locks a Mutex while the object exists, like std::unique_lock. You can unlock the mutex and lock it again in between,
-/// and wait for a ConditionVariable.
+/// Locks a Mutex while the object exists, like std::unique_lock. Meanwhile, you can unlock the mutex, lock it again,
+/// and wait on a ConditionVariable.
 class BELLOWS_SCOPED_CAPABILITY UniqueLock {
  public:
   explicit UniqueLock(Mutex& mutex) BELLOWS_ACQUIRE(mutex) : lock_(mutex.mutex_) {}

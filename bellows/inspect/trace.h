@@ -10,15 +10,15 @@
 namespace bellows::inspect {
 
 struct TraceOptions {
-  bool memory = true;              ///< also write the memory size over time
+  bool memory = true;              ///< also write the memory use over time
   bool shapes = false;             ///< write the sizes of the inputs as arguments of each event
-  c10::Device device = c10::kCPU;  ///< device whose memory is written
+  c10::Device device = c10::kCPU;  ///< device whose memory use is written
 };
 
-/// While this object exists, it records this thread and autograd's workers for this thread as a Chrome trace with one
-/// row per thread. The trace contains nested operators, the scopes of record_function and ModuleScope, and the autograd
-/// nodes to which operators in backward belong. Times are host times; on an accelerator, the time of an operator is
-/// that of its launch. Open the file in ui.perfetto.dev.
+/// While this object exists, it records a Chrome trace with one row per thread. The trace covers this thread and the
+/// autograd threads that run the backward passes of this thread. The trace contains nested operators, the scopes of
+/// record_function and ModuleScope, and the autograd nodes to which operators in backward belong. Times are host times;
+/// on an accelerator, the time of an operator is that of its launch. Open the file in ui.perfetto.dev.
 /// Cost:    about 3 µs and 200 bytes per operator. Trace one or two steps, not an epoch
 /// Threads: create and destroy the tracer on the same thread
 /// Ref:     torch.profiler.profile(...).export_chrome_trace

@@ -36,8 +36,8 @@ struct AdafactorTensor {
 };
 
 /// Runs one step for each tensor.
-/// Numerics: equal to kernels/ref within a few units in the last place of the summands
-///           (tests/kernels/adafactor_test.cpp)
+/// Numerics: results agree with those of the reference implementation to 2e-5 in f32 and to 1e-12 in f64. Parameters in
+///           bf16 agree to 1e-2 (tests/kernels/adafactor_test.cpp)
 /// Cost:     reads the gradient three times and the parameter twice, and writes the parameter once
 /// Threads:  uses libtorch's intra-op threads; bit-identical for any number of threads
 void adafactor_step(std::span<const AdafactorTensor> tensors);

@@ -8,7 +8,8 @@
 
 namespace bellows::models {
 
-/// The sizes of a transformer. A smaller model of the same architecture calls the same operators in the same order.
+/// The sizes of a transformer. In each layer, a smaller model with the same architecture calls the same operators in
+/// the same order. A dry run can therefore use a smaller model.
 struct ModelSize {
   int64_t layers = 0;           ///< number of identical layers
   int64_t heads = 0;            ///< number of attention heads
@@ -19,7 +20,7 @@ struct ModelSize {
   const char* width_name = "";  ///< name of the width in the model's options
 
   int64_t width() const { return heads * head_width; }
-  /// Approximate number of parameters. It counts matrices, embeddings and one dense layer on top, but no biases and
+  /// Approximate number of parameters. It counts matrices, embeddings and one dense layer on top, but not biases or
   /// norms.
   double parameters() const {
     const auto w = static_cast<double>(width());

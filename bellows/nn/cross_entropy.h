@@ -6,8 +6,8 @@
 
 #include "bellows/nn/loss.h"
 
-/// Cross-entropy for class indices and many classes, such as the tokens of a vocabulary. It does not copy the logits.
-/// The classes are the last dim of the logits, [*, C], as in the output of language models.
+/// Cross-entropy for targets that are class indices, optimized for many classes, such as the tokens of a vocabulary. It
+/// does not copy the logits. The classes are the last dim of the logits, [*, C], as in the output of language models.
 ///
 /// For both functions:
 /// Numerics: results in float64 agree with at::cross_entropy_loss to 1e-12, and results in float32 to 1e-5 of the
@@ -45,7 +45,7 @@ struct LinearCrossEntropyOptions {
   Reduction reduction = Reduction::mean;  ///< mean or sum
   int64_t chunk = 0;                      ///< rows per chunk; 0: as many as fit in 32 MiB of logits, but at least 16
   /// Classes per chunk; 0: all classes. If there are several chunks, the logits are computed twice: once for the sums
-  /// and once for the gradients.
+  /// of the softmax and once for the gradients.
   int64_t vocabulary_chunk = 0;
 };
 

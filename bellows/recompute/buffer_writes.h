@@ -35,13 +35,13 @@ class BufferWrites final : public tap::OpCheck {
   /// Returns whether `tensor` is a buffer that the function writes. The values of such a buffer may differ between the
   /// two runs.
   bool wrote(const at::Tensor& tensor) const;
-  /// Returns whether random numbers were drawn since the last call of drew().
+  /// Returns whether random numbers have been drawn since the last call to drew().
   bool drew();
-  /// Returns whether the current tensor is saved by an operator of libtorch (true) or by a torch::autograd::Function
-  /// (false). The operators in a torch::autograd::Function run in no-grad mode, and the tensors are saved after all of
-  /// these operators have run.
+  /// Call this function while autograd saves a tensor. Returns true if an operator of libtorch saves the tensor, and
+  /// false if a torch::autograd::Function saves it. The operators in a torch::autograd::Function run in no-grad mode,
+  /// and its tensors are saved after all of these operators have run.
   bool operator_saves() const;
-  /// Makes the next call of check() throw Enough.
+  /// Makes the next call to check() throw Enough.
   void stop_at_next_operator();
 
  private:

@@ -13,7 +13,7 @@ namespace bellows::recompute::detail {
 
 class HostStore;
 
-/// A tensor of an accelerator that was moved to page-locked host memory. A copy to or from the host may still be in
+/// An accelerator tensor that was moved to page-locked host memory. A copy to or from the host may still be in
 /// progress.
 class HostTensor final : public tap::PackedTensor {
  public:

@@ -30,13 +30,13 @@ struct TfrecordOptions {
 ///
 /// Features become fields, sorted by the name of the feature:
 /// - One byte string becomes a field of bytes. Several byte strings become fields NAME.0, NAME.1, ….
-/// - One number becomes a scalar array. Any other list of numbers becomes an array [n] of int64 or float32.
+/// - One number becomes a 0-dimensional array. Any other list of numbers becomes an array [n] of int64 or float32.
 /// - If tfrecord_sink() stored the dtype and shape of an array, both are restored.
 /// - A feature without a list of values is omitted.
 ///
 /// Fields have the names of their features, except in these cases:
 /// - "image/encoded" becomes "jpg" for a JPEG, "png" for a PNG, and "image" for any other content.
-/// - "image/class/label" becomes "label". Its values do not change (in ImageNet's files, they count from 1).
+/// - "image/class/label" becomes "label". The label values do not change (in ImageNet's files, they start at 1).
 /// - "__key__" becomes the key of the sample.
 ///
 /// A feature is not renamed if another feature already has the new name.
@@ -61,7 +61,8 @@ struct TfrecordSinkOptions {
   std::vector<std::pair<std::string, std::string>> features;
 };
 
-/// Writes a TFRecord file of tf.train.Example messages, and its index. Equal samples give equal bytes.
+/// Writes a TFRecord file of tf.train.Example messages, and its index. Equal samples always produce byte-identical
+/// files.
 ///
 /// A field of bytes becomes a byte string. The type of an array determines its representation:
 /// - float32: a list of floats
@@ -71,7 +72,7 @@ struct TfrecordSinkOptions {
 /// If the representation alone does not determine the array, the feature "bellows/arrays" stores its dtype and shape. A
 /// key becomes the feature "__key__".
 /// Throws: c10::ValueError from write() if two fields have the same feature name, if a name is not UTF-8, or if a
-///         record has 2 GiB or more
+///         record is 2 GiB or larger
 std::unique_ptr<Sink> tfrecord_sink(const std::string& path, const TfrecordSinkOptions& options = {});
 
 }  // namespace bellows::data

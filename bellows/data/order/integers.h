@@ -4,8 +4,8 @@
 
 namespace bellows::data {
 
-/// Returns the number of integers in a field: the values of an integer array, or the bytes of a file. Returns -1 for
-/// arrays of other types.
+/// Returns the number of integers in a field. For an integer array, it is the number of values. For a field of bytes,
+/// such as the content of a file, it is the number of bytes. Returns -1 for arrays of other types.
 int64_t integer_count(const Field& field);
 
 /// Copies the integers [begin, begin + count) of the field to `out` and converts them to int64.

@@ -12,7 +12,7 @@ struct Parallelism {
   int levels = 0;      ///< length of the longest chain of dependent instructions
   int widest = 0;      ///< largest number of instructions in one level
   double total = 0;    ///< cost of all instructions
-  double longest = 0;  ///< cost of the most expensive chain: a lower bound of the run time for any number of threads
+  double longest = 0;  ///< cost of the most expensive chain: a lower bound on the run time for any number of threads
 
   /// Returns the maximum speedup.
   double gain() const { return longest > 0 ? total / longest : 1; }

@@ -15,7 +15,9 @@ struct Geometry {
   int64_t offset = 0;  ///< position of the first element in the buffer, in elements
   caffe2::TypeMeta dtype{};
   c10::Device device = c10::kCPU;
-  c10::DispatchKeySet keys{};  ///< the kind of tensor: device, autograd or inference tensor, conjugate bit
+  /// Dispatch keys. They state the device, whether the tensor is an autograd or an inference tensor, and whether its
+  /// conjugate bit is set.
+  c10::DispatchKeySet keys{};
   bool wrapped_number = false;
 
   static Geometry of(const at::Tensor& tensor);
@@ -28,11 +30,11 @@ struct Geometry {
   size_t reach() const;
   /// Creates a tensor with this geometry over a storage.
   at::Tensor over(c10::Storage storage) const;
-  /// Returns a text such as "f32[8, 4]". It includes strides if the tensor is not contiguous, and the offset if it is
-  /// not 0.
+  /// Returns a string such as "f32[8, 4]". It includes strides if the tensor is not contiguous, and the offset if the
+  /// offset is not 0.
   std::string text() const;
-  /// Describes the difference of `tensor` for messages, such as "sizes [2] instead of [3]". The text is empty if the
-  /// tensor fits.
+  /// Describes how `tensor` differs from this geometry, for use in messages: "sizes [2] instead of [3]". Returns an
+  /// empty string if the tensor fits.
   std::string difference(const at::Tensor& tensor) const;
 };
 

@@ -17,18 +17,20 @@ using TensorList = std::vector<at::Tensor>;
 struct FusedStep {
   bool maximize = false;
   double grad_factor = 1;  ///< CPU only: 1 / scale, negative if `maximize` is set
-  /// The step sets this flag to true when it starts to change weights. A step that fails earlier can be undone.
+  /// The step sets this flag to true when it starts to change weights. If the step fails before that, it can be undone.
   bool* begun = nullptr;
-  // Device tensors for accelerators, so that the host does not wait for them; undefined if not given.
+  // On accelerators, these numbers are passed as device tensors, so that the host does not have to wait until they are
+  // computed. A tensor is undefined if the caller passes no number.
   at::Tensor lr, grad_scale, found_inf;
-  /// For deferred steps on the CPU: values that the host has not read yet. `skipped` is the number of steps that
-  /// found_inf has skipped. The rules' step numbers include these steps.
+  /// For deferred steps on the CPU: values that the host has not read yet. `skipped` is the number of earlier steps
+  /// that were skipped because found_inf was set. The step number in FusedTensor::rule includes these steps.
   struct Late {
     at::Tensor grad_scale, found_inf, skipped;
   } late = {};
 };
 
-/// The values of FusedStep::late when the step runs. The operator receives them as optional tensors.
+/// The values of FusedStep::late when the step runs. The operators that are registered with libtorch for fused steps
+/// receive these values as optional tensors.
 struct LateNumbers {
   using Given = std::optional<at::Tensor>;
   LateNumbers(const Given& grad_scale, const Given& found_inf, const Given& steps_skipped)

@@ -5,20 +5,21 @@
 #include <vector>
 
 /// Learning-rate schedules. All rates in this header are fractions of the parameter group's base rate. One schedule can
-/// therefore serve groups with different rates, and changing the base rates (scaled_lr) scales the complete run. If
-/// PyTorch expects an absolute rate (eta_min, base_lr, lr_end), pass that rate divided by the group's base rate.
+/// therefore serve groups with different rates, and changing the base rates (scaled_lr) scales the rates of the
+/// complete run. If PyTorch expects an absolute rate (eta_min, base_lr, lr_end), pass that rate divided by the group's
+/// base rate.
 /// Numerics: equal to PyTorch's schedules to 1e-12 of the base rate over 100 steps (tests/optim/schedule_test.cpp)
 /// Throws:   all functions that create a schedule throw c10::ValueError if a number is out of range
 namespace bellows::optim {
 
-/// A factor of the base learning rate, as a pure function of the number of completed steps. A schedule has no state, so
-/// a resumed run continues with the same rates. The caller chooses the unit of a step (optimizer step or epoch). Every
-/// function of this type is a valid schedule.
+/// A multiplier for the base learning rate, as a pure function of the number of completed steps. A schedule has no
+/// state, so a resumed run continues with the same rates. The caller chooses the unit of a step (optimizer step or
+/// epoch). Every function of this type is a valid schedule.
 /// Ref: torch.optim.lr_scheduler.LambdaLR
 using Schedule = std::function<double(int64_t step)>;
 
 /// Schedules of one parameter group.
-/// Params: lr – factor of the base rate
+/// Params: lr – multiplier for the base rate
 ///         momentum – value of momentum (SGD, RMSprop) or beta1 (Adam family, Lion); null: the value is not changed
 struct GroupSchedule {
   Schedule lr;
@@ -87,8 +88,8 @@ Schedule cosine_annealing_warm_restarts(int64_t t_0, int64_t t_mult = 1, double 
 ///         final_div_factor)
 ///         base_momentum – momentum at the highest rate
 ///         max_momentum – momentum at the lowest rate
-///         three_phase – true: the rate falls in as many steps as it rose, and a third phase decreases it to the end
-///         value
+///         three_phase – true: after its peak, the rate falls back to its start value over as many steps as the rise
+///         took, and a third phase lowers it to the end value
 struct OneCycleOptions {
   int64_t total_steps = 0;
   double pct_start = 0.3;
@@ -102,8 +103,8 @@ struct OneCycleOptions {
 };
 
 /// Raises the rate to the group's base rate (PyTorch's max_lr), then lowers it to almost zero. The momentum changes in
-/// the opposite direction. PyTorch allows one more step than total_steps. Here, that step has the values of the last
-/// step.
+/// the opposite direction. As in PyTorch, the schedule also accepts the step number total_steps, although the last step
+/// has the number total_steps - 1. In Bellows, this extra step has the values of the last step.
 /// Throws: the schedule throws c10::ValueError if it is called with a step beyond total_steps
 /// Ref:    arXiv:1708.07120; torch.optim.lr_scheduler.OneCycleLR
 GroupSchedule one_cycle_lr(const OneCycleOptions& options);

@@ -11,7 +11,7 @@
 
 namespace bellows::optim {
 
-/// Keeps the optimizer's state of each parameter in a file between two steps of the parameter. Other code sees the same
+/// Keeps the optimizer state of each parameter in a file between two updates of the parameter. Other code sees the same
 /// state tensors, but their memory is mapped from the file. The tensors stay in the file after this object is
 /// destroyed.
 /// Threads: not thread-safe
@@ -22,15 +22,16 @@ class OffloadedState {
 
   /// Call this function before a parameter's step. It prefetches the state of the next parameters.
   void before_step(const at::Tensor& parameter);
-  /// Call this function after the step. It moves new state to the file and starts writing changed state.
+  /// Call this function after the step. It moves new state to the file and starts to write changed state back to the
+  /// file.
   void after_step(const at::Tensor& parameter);
 
   OffloadedStateStats stats() const;
   void wait() { writer_->wait(); }
 
  private:
-  /// The place of a parameter in the file. Its master weight and each field of its state get a part of the file when
-  /// they first appear.
+  /// The region of the file for one parameter. When the parameter's master weight or a field of its state first
+  /// appears, a part of this region is assigned to it.
   struct Place {
     at::Tensor parameter;
     size_t group;
@@ -52,13 +53,13 @@ class OffloadedState {
   int64_t bytes_ = 0;
   std::shared_ptr<StateFile> file_;
   std::unique_ptr<StateWriter> writer_;
-  // The order in which gradients arrived in the previous pass. The order is circular: after its last position, the next
-  // pass begins at its first position.
+  // The order in which gradients arrived in the previous pass. The order is circular: the first gradient of the next
+  // pass follows the last gradient of the current pass.
   std::vector<size_t> order_, position_;  ///< position_[i]: position of place i in order_
   std::vector<size_t> coming_;            ///< order of the current pass
   std::vector<bool> came_;
   size_t ahead_ = 0;         ///< number of positions after last_ that have been prefetched
-  int64_t ahead_bytes_ = 0;  ///< bytes of these positions
+  int64_t ahead_bytes_ = 0;  ///< size of the state at these positions
   size_t last_ = 0;          ///< position of the last gradient
 };
 
