@@ -115,11 +115,11 @@ CLI::App* add_train(CLI::App& app, TrainArguments& arguments) {
   verb->add_flag("--resume", arguments.resume, "Resume from the newest checkpoint in --out");
   verb->add_flag("--accept-changes", arguments.accept_changes,
                  "Resume even if changes in settings, data or machine make the results differ from the original run. "
-                 "A different model or optimizer is still an error, and so is a change of the data, seed or batch size "
-                 "in the middle of an epoch");
+                 "A different model or optimizer is still an error. If the checkpoint was saved in the middle of an "
+                 "epoch, different data, a different seed and a different batch size are errors, too");
   begin_group(verb, "Output");
   verb->add_option("--out", arguments.out,
-                   "Save checkpoints, logs and the recipe in this run folder [default: run_folder of the recipe]")
+                   "Save checkpoints, logs and the recipe in this run folder [default: `run_folder` of the recipe]")
       ->type_name("DIR");
   add_json(verb, arguments.json);
   verb->add_flag("--keys", arguments.keys, "List all recipe keys with their defaults and exit");
@@ -175,7 +175,7 @@ void add_planned_step(CLI::App* verb, PlanArguments& arguments) {
   const CLI::Validator count = whole_number(1, int64_t{1} << 20);
   begin_group(verb, "Step");
   verb->add_option("--batch", arguments.batch,
-                   "Number of samples per batch, over all ranks [default: batch_size of the recipe]")
+                   "Number of samples per batch, over all ranks [default: `batch_size` of the recipe]")
       ->type_name("N")
       ->check(count);
   verb->add_option("--seq", arguments.seq,
@@ -201,7 +201,7 @@ CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
            "Search for the fastest recipe whose predicted peak memory is at most this size, and write it to standard "
            "output");
   verb->add_option("--step-ms", arguments.step_ms,
-                   "Measured time of a step in milliseconds [default: estimated from the dry run]")
+                   "Measured time of a step in milliseconds [default: an estimate from the synthetic batches]")
       ->type_name("MS")
       ->check(CLI::Validator(positive_problem, ""));
   verb->add_option("--price-per-hour", arguments.price,
@@ -245,8 +245,9 @@ void add_selection_parts(CLI::App* verb, SelectArguments& arguments) {
       ->type_name("N")
       ->check(whole_number(1, INT64_MAX));
   how_many
-      ->add_option("--add", arguments.add,
-                   "Choose this many samples to label next. The result also contains the subset of the run")
+      ->add_option(
+          "--add", arguments.add,
+          "Choose this many samples to label next. The file also contains the samples on which the run was trained")
       ->type_name("N")
       ->check(whole_number(1, INT64_MAX));
 }
@@ -255,7 +256,7 @@ CLI::App* add_select(CLI::App& app, SelectArguments& arguments) {
   CLI::App* verb = app.add_subcommand("select", "Choose samples to train on or to label")->footer(select_footer);
   add_selection_parts(verb, arguments);
   begin_group(verb, "Data");
-  verb->add_option("--split", arguments.split, "Split of --data, if it has several [default: train]")
+  verb->add_option("--split", arguments.split, "Split of --data, if the dataset has several splits [default: train]")
       ->type_name("NAME");
   add_plugins(verb, arguments.plugins);
   begin_group(verb, "Selection");
@@ -263,15 +264,16 @@ CLI::App* add_select(CLI::App& app, SelectArguments& arguments) {
       ->type_name("RULE")
       ->required();
   verb->add_flag("--per-class", arguments.per_class, "Preserve the proportions of the classes");
-  verb->add_option("--passes", arguments.passes, "Number of Monte Carlo dropout passes for the rule bald [default: 20]")
+  verb->add_option("--passes", arguments.passes, "Number of Monte Carlo dropout passes for --by bald [default: 20]")
       ->type_name("N")
       ->check(whole_number(2, 1000000));
   verb->add_option("--seed", arguments.seed, "Seed for random choices [default: 1]")
       ->type_name("N")
       ->check(whole_number(0, INT64_MAX));
   begin_group(verb, "Output");
-  verb->add_option("--out", arguments.out,
-                   "Write the subset to this file. If the file exists, it is replaced only if it is a subset file")
+  verb->add_option(
+          "--out", arguments.out,
+          "Write the chosen samples to this subset file. An existing file is replaced only if it is a subset file")
       ->type_name("FILE")
       ->required();
   add_json(verb, arguments.json);
@@ -288,8 +290,10 @@ void add_pack_output(CLI::App* verb, PackArguments& arguments) {
       ->type_name("N")
       ->check(whole_number(1, INT64_MAX))
       ->excludes(size);
-  verb->add_flag("--verify", arguments.verify,
-                 "At the end, compare all samples with those of SRC, instead of comparing only some of them");
+  verb->add_flag(
+      "--verify", arguments.verify,
+      "At the end, compare all written samples with those of SRC. Without this option, only some samples are "
+      "compared");
   add_json(verb, arguments.json);
 }
 
@@ -301,7 +305,7 @@ CLI::App* add_pack(CLI::App& app, PackArguments& arguments) {
   verb->add_option("DST", arguments.destination, "File or folder to write")->required();
   begin_group(verb, "Samples");
   verb->add_option("--split", arguments.split, "Split of SRC. Required if SRC has several splits")->type_name("NAME");
-  verb->add_option("--select", arguments.select, "Convert only the samples of this subset (see `bellows select`)")
+  verb->add_option("--select", arguments.select, "Convert only the samples of this subset file (see `bellows select`)")
       ->type_name("FILE");
   begin_group(verb, "Images");
   verb->add_option(
@@ -314,7 +318,7 @@ CLI::App* add_pack(CLI::App& app, PackArguments& arguments) {
                    "(unchanged) [default: keep]")
       ->type_name("CODING");
   add_pack_output(verb, arguments);
-  begin_group(verb, "Parallel");
+  begin_group(verb, "Parallelism");
   verb->add_option("--threads", arguments.threads,
                    "Number of threads that read, resize and encode samples [default: one per core]")
       ->type_name("N")
@@ -329,7 +333,7 @@ void add_loader(CLI::App* verb, BenchDataArguments& arguments) {
       ->check(whole_number(1, 1 << 20));
   verb->add_option(
           "--threads", arguments.threads,
-          "Number of worker threads in addition to the calling thread. With auto, threads are added as long as "
+          "Number of worker threads in addition to the calling thread. With `auto`, threads are added as long as "
           "they make loading faster [default: auto]")
       ->type_name("N|auto");
   verb->add_option("--prefetch", arguments.prefetch, "Number of batches that are loaded in advance [default: 4]")
@@ -341,7 +345,7 @@ void add_loader(CLI::App* verb, BenchDataArguments& arguments) {
 }
 
 CLI::App* add_bench_data(CLI::App& app, BenchDataArguments& arguments) {
-  CLI::App* verb = app.add_subcommand("bench-data", "Measure how fast a dataset loads, and what limits it")
+  CLI::App* verb = app.add_subcommand("bench-data", "Measure how fast a dataset loads, and what limits the throughput")
                        ->footer(bench_data_footer);
   verb->add_option("URL", arguments.url,
                    "Dataset to load: a folder, a file, or a pattern such as \"train-{000..015}.tar\"")
@@ -424,8 +428,9 @@ CLI::App* add_checkpoint(CLI::App& app, CheckpointArguments& arguments) {
                            ->footer(checkpoint_export_footer);
   for (CLI::App* action : {info, exported}) {
     action
-        ->add_option("PATH", arguments.path,
-                     "Checkpoint, or a run folder. For a run folder, the newest checkpoint is used")
+        ->add_option(
+            "PATH", arguments.path,
+            "Checkpoint or run folder. For a run folder, the command uses the newest checkpoint in this folder")
         ->required();
     begin_group(action, "Output");
     add_json(action, arguments.json);

@@ -5,14 +5,15 @@
 namespace bellows::cli {
 
 inline constexpr const char* train_footer =
-    R"(Trains the model and evaluates it after every epoch. If you set neither --out nor the recipe key run_folder,
-nothing is saved. If you use --resume without --recipe, the command reads the recipe from the folder in --out.
+    R"(Trains the model and evaluates it after every epoch. If you set neither --out nor the recipe key `run_folder`,
+nothing is saved. If you use --resume without --recipe, the command reads the recipe from the folder given by --out.
 
 Ctrl-C or SIGTERM stops the command with exit code 130 or 143. If there is a run folder, the command saves a checkpoint
-first. A second signal ends the command immediately.
+first. A second signal terminates the command immediately.
 
-Text models (bert-20m, distilbert-base, config.json) read the text and the label of each sample. For these models, set
-the recipe keys tokenizer (a vocab.txt, a tokenizer.json, or bytes) and max_length.
+Text models (bert-20m, distilbert-base, or a model described by a config.json) read the text and the label of each
+sample. For text models, set the recipe keys `tokenizer` (the path of a vocab.txt or a tokenizer.json file, or the word
+`bytes`) and `max_length`.
 
 Examples:
   bellows train --recipe digits.yaml --out runs/digits
@@ -26,12 +27,12 @@ Examples:
 inline constexpr const char* ladder_footer =
     R"(Starts with a plain program in which all speed and memory techniques are off, and adds one technique after
 another. The command measures each new configuration in alternation with the last configuration that was kept. Training
-with the new technique must also reach the target accuracy. Techniques that do not help are dropped, and the report
-states the reason.
+with the new technique must also reach the target accuracy. The command drops techniques that do not help, and states
+the reason in the report.
 
-With --memory-target, the command predicts the memory of many recipes. It then measures the recipes that may fit, in the
-order of their expected speed. If you also set --target-accuracy, the chosen recipe must reach this accuracy. The exit
-code is 1 if no recipe fits.
+With --memory-target, the command predicts the memory of many recipes. It then measures the recipes that may fit, in
+order of expected speed, starting with the fastest. If you also set --target-accuracy, the chosen recipe must reach this
+accuracy. The exit code is 1 if no recipe fits.
 
 Examples:
   bellows ladder --data data/digits --target-accuracy 0.97 --html ladder.html
@@ -41,8 +42,8 @@ Examples:
 
 inline constexpr const char* plan_footer =
     R"(Predicts the peak memory of a training step by running it on synthetic batches of 2 and 3 samples. The command
-reads no data and never runs a step of full size. The output shows the composition of the peak, the predicted effect of
-each technique, and a recommendation. With --fit, the command writes a recipe for `bellows train` to standard output.
+reads no data and never runs a full-size step. The output shows what the peak memory consists of, the predicted effect
+of each technique, and a recommendation. With --fit, the command writes a recipe for `bellows train` to standard output.
 
 Examples:
   bellows plan --model bert-base --batch 32 --seq 512
@@ -61,10 +62,10 @@ Examples:
 
 inline constexpr const char* select_footer =
     R"(With --keep or --count, the command chooses labeled samples to train on: the hardest samples, or random samples
-with --by random. The difficulty of a sample comes from the statistics of a run whose recipe has sample_stats: true.
-With --add, the command chooses unlabeled samples to label next: the samples that are most informative for the model of
-a run, or random samples with --by random. The result is a small file for the recipe key subset and for
-`bellows pack --select`.
+with --by random. The difficulty of a sample comes from the statistics of a run whose recipe sets `sample_stats` to
+`true`. With --add, the command chooses unlabeled samples to label next: the samples that are most informative for the
+model of a run, or random samples with --by random. The command writes the chosen samples to a small file. Pass this
+file to the recipe key `subset`, or to `bellows pack --select`.
 
 Rules (--by) with --keep or --count: forgetting, el2n, loss, margin, entropy, random.
 
@@ -78,12 +79,12 @@ Examples:
 )";
 
 inline constexpr const char* pack_footer =
-    R"(Reads any dataset that `bellows train` reads, and writes it in one of these formats: pack (pages with
-checksums, the default), webdataset, tfrecord, recordio, beton, mds, folder, arrays, csv, jsonl.
+    R"(Reads any dataset that `bellows train` reads, and writes it in one of these formats: pack (pages with checksums,
+the default), webdataset, tfrecord, recordio, beton, mds, folder, arrays, csv, jsonl.
 
 If the name of DST ends in the suffix of the format, DST is one file. Otherwise DST is a folder of shards. After an
-interruption, run the same command again to resume the conversion. At the end, all written samples are read back and
-verified.
+interruption, run the same command again to resume the conversion. At the end, the command reads all written samples
+back and compares some of them with SRC, or all of them with --verify.
 
 Examples:
   bellows pack data/digits digits --split train
@@ -94,10 +95,10 @@ Examples:
 
 inline constexpr const char* bench_data_footer =
     R"(Loads batches without training on them. The report shows the throughput, the time of each stage of loading, and
-the change that would help most. Ctrl-C ends the measurement and prints the report.
+the change that would help most. Ctrl-C stops the measurement and prints the report.
 
-If images differ in size and you do not set --crop, each image is resized to 256 pixels at its shorter side, and then
-cropped to 224 x 224 pixels at the center.
+If images differ in size and you do not set --crop, each image is resized so that its shorter side has 256 pixels, and
+is then center-cropped to 224 x 224 pixels.
 
 Examples:
   bellows bench-data data/digits --split train --seconds 5
@@ -107,11 +108,11 @@ Examples:
 
 inline constexpr const char* launch_footer =
     R"(Starts N processes of a program and sets the same environment variables as torchrun: RANK, WORLD_SIZE,
-LOCAL_RANK, MASTER_ADDR, MASTER_PORT. In addition, BELLOWS_TOKEN holds the secret that a process needs to join the
-job. Each line of output starts with its rank.
+LOCAL_RANK, MASTER_ADDR, MASTER_PORT. In addition, BELLOWS_TOKEN holds the secret that a process needs to join the job.
+Each line of output starts with the rank of the process that wrote it.
 
-If a rank fails, all other ranks are stopped within 5 s. With --max-restarts, all ranks are then restarted. If no
-restart is left, the command exits with the exit code of the first rank that failed.
+If a rank fails, the command stops all other ranks within 5 s. With --max-restarts, it then restarts all ranks. If no
+restarts are left, the command exits with the exit code of the first rank that failed.
 
 To start a job on several nodes (machines), run the same command on each node with a different --node-rank. Set
 BELLOWS_TOKEN to the same value on all nodes. If a node is lost, you can start it again, or let the other nodes continue
@@ -125,7 +126,7 @@ Examples:
 
 inline constexpr const char* checkpoint_footer =
     R"(A checkpoint is a file or folder named step-…, written by one or several ranks. If you pass a run folder, the
-command uses its newest checkpoint.
+command uses the newest checkpoint in this folder.
 
 Examples:
   bellows checkpoint info runs/digits --verify
@@ -140,8 +141,8 @@ Example:
 )";
 
 inline constexpr const char* checkpoint_export_footer =
-    R"(PATH is a run folder, or a checkpoint (step-…) written by one or several ranks. In Python, read the
-exported file with safetensors.torch.load_file.
+    R"(PATH is a run folder, or a checkpoint (step-…) written by one or several ranks. In Python, read the exported file
+with safetensors.torch.load_file.
 
 Example:
   bellows checkpoint export runs/digits model.safetensors
