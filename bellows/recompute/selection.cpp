@@ -334,6 +334,7 @@ bool noted(OperatorKind kind, const tap::OpCall& op, tap::Stack& stack) {
 class Selection::FirstRunTap final : public tap::OpTap {
  public:
   explicit FirstRunTap(Selection& selection) : selection_(selection) {}
+  bool needs_each_call() const override { return true; }
   void call(const tap::OpCall& op, tap::Stack& stack) override {
     const OperatorKind kind = operator_kind(op.handle());
     if (!noted(kind, op, stack)) {
@@ -352,6 +353,7 @@ class Selection::FirstRunTap final : public tap::OpTap {
 class Selection::SecondRunTap final : public tap::OpTap {
  public:
   explicit SecondRunTap(const Selection& selection) : selection_(selection) {}
+  bool needs_each_call() const override { return true; }
   void call(const tap::OpCall& op, tap::Stack& stack) override {
     const OperatorKind kind = operator_kind(op.handle());
     const KeptCall* call = noted(kind, op, stack) ? next_call(op) : nullptr;

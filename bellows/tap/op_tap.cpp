@@ -151,6 +151,14 @@ class WithoutModes {
 
 }  // namespace
 
+bool any_tap_needs_each_call() {
+  for (int64_t i = 0, depth = ModeStack::stack_len(); i < depth; ++i) {
+    const Frame* const frame = frame_of(*ModeStack::get_stack_at(i));
+    if (frame && frame->active && frame->client->needs_each_call()) return true;
+  }
+  return false;
+}
+
 std::shared_ptr<Deferral> active_deferral() {
   const int64_t count = modes_to_deferral();
   return count ? deferral_of(*ModeStack::get_stack_at(ModeStack::stack_len() - count)) : nullptr;

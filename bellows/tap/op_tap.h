@@ -33,7 +33,13 @@ class OpTap {
  public:
   virtual ~OpTap() = default;
   virtual void call(const OpCall& op, Stack& stack) = 0;
+  /// Returns whether the client must receive each operator when it is called. Compiled functions that are called under
+  /// such a tap run eagerly, because their deferred operators would arrive later or not at all.
+  virtual bool needs_each_call() const { return false; }
 };
+
+/// Returns whether a tap on this thread must receive each operator when it is called.
+bool any_tap_needs_each_call();
 
 /// Installs a tap on this thread while the guard exists. If taps are nested, the innermost client is called first, and
 /// its next() calls the next outer client. When the guard has ended, no thread calls the client for new operators.

@@ -89,6 +89,7 @@ class FitRun {
   bool stopped();
   bool is_first();
   void say_cut_texts();
+  void warn_about_other_weights();
   void run_epochs();
   void train_epoch();
   void take_step();
@@ -324,8 +325,19 @@ void FitRun::say_cut_texts() {
   if (const std::string note = cut_texts_note(loop_.job().train); !note.empty()) log_info(note);
 }
 
+void FitRun::warn_about_other_weights() {
+  if (recipe_.compile == "none") return;
+  const std::vector<int> ranks = loop_.ranks().ranks_with_other_weights();
+  if (ranks.empty()) return;
+  log_warn(
+      "The weights of rank ", c10::Join(", ", ranks),
+      " differ from those of rank 0, because the ranks run different compiled programs. Check that each rank has a "
+      "C++ compiler and the same kind of processor, or set compile: none.");
+}
+
 void FitRun::finish_epoch() {
   say_cut_texts();
+  warn_about_other_weights();
   read_losses();
   EpochRecord record{.epoch = epoch_,
                      .steps = loop_.step_count(),

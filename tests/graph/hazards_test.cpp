@@ -1,5 +1,6 @@
 #include <thread>
 
+#include "bellows/recompute/activation_checkpoint.h"
 #include "bellows/tap/context.h"
 #include "bellows/tap/deferral.h"
 #include "bellows/tap/observer.h"
@@ -260,6 +261,37 @@ TEST(RegionHazards, RegionsInsideRegionsAreOne) {
   EXPECT_EQ(outer.explain().recorded, 3);
   EXPECT_EQ(inner.explain().nested_calls, 6);
   EXPECT_EQ(inner.explain().recorded, 0);
+}
+
+/// A policy decides about each operator when it is called, so nothing may be deferred.
+TEST(RegionHazards, CheckpointsWithAPolicySeeEachOperator) {
+  const auto gradient = [](Region* region, const recompute::CheckpointOptions& options, int calls) {
+    torch::manual_seed(3);
+    const at::Tensor weight = torch::randn({8, 8}).requires_grad_();
+    at::Tensor result;
+    for (int call = 0; call < calls; ++call) {
+      const at::Tensor x = torch::randn({4, 8}).requires_grad_();
+      const auto function = [&](const at::Tensor& input) {
+        at::Tensor y;
+        const auto body = [&] { y = torch::relu(torch::mm(torch::gelu(torch::mm(input, weight)), weight)); };
+        region ? region->run(body) : body();
+        return y;
+      };
+      weight.mutable_grad() = at::Tensor();
+      recompute::checkpoint(options, function, x).sum().backward();
+      result = weight.grad();
+    }
+    return result;
+  };
+  const recompute::CheckpointOptions policy{.policy = recompute::save_products}, budget{.budget = 0.5}, all{};
+  for (const auto& options : {policy, budget}) {
+    Region region;
+    EXPECT_TRUE(torch::equal(gradient(&region, options, 4), gradient(nullptr, options, 4)));
+    EXPECT_GE(region.explain().nested_calls, 4);
+  }
+  Region region;
+  EXPECT_TRUE(torch::equal(gradient(&region, all, 4), gradient(nullptr, all, 4)));
+  EXPECT_EQ(region.explain().nested_calls, 0);
 }
 
 TEST(RegionHazards, TheUsersOwnOperatorsAreOpaque) {

@@ -95,6 +95,23 @@ TEST(TrainRanks, ExchangeGradientsAgainAfterALossThatThrew) {
   }
 }
 
+TEST(TrainRanks, NameTheRanksWhoseWeightsDiffer) {
+  std::vector<Job> jobs = ranks_jobs(ranks_recipe(), 3);
+  std::vector<std::vector<int>> before(3), after(3);
+  run_ranks(3, [&](const comm::Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    jobs[rank].ranks = group;
+    TrainLoop loop(std::move(jobs[rank]));
+    loop.run_steps(2);
+    before[rank] = loop.ranks().ranks_with_other_weights();
+    const at::NoGradGuard no_grad;
+    if (rank == 1) loop.job().model.parameters().front().view({-1})[0] += 1e-12;
+    after[rank] = loop.ranks().ranks_with_other_weights();
+  });
+  EXPECT_THAT(before, testing::Each(testing::IsEmpty()));
+  EXPECT_THAT(after, testing::Each(testing::ElementsAre(1)));
+}
+
 }  // namespace
 
 }  // namespace bellows::train

@@ -82,7 +82,7 @@ Explanation& Explanation::operator+=(const Explanation& other) {
 std::string Explanation::to_text() const {
   std::ostringstream out;
   out << calls << " calls, " << followed_calls << " followed completely";
-  if (nested_calls) out << ", " << nested_calls << " inside another region";
+  if (nested_calls) out << ", " << nested_calls << " inside another region or checkpoint";
   out << "\n" << recordings << " recordings kept";
   if (dropped) out << ", " << dropped << " dropped because of the limit of recordings";
   if (abandoned) out << ", " << abandoned << " calls that were too long to record";

@@ -7,6 +7,7 @@
 #include "bellows/core/log.h"
 #include "bellows/core/mutex.h"
 #include "bellows/graph/recording/replay_guard.h"
+#include "bellows/tap/op_tap.h"
 
 namespace bellows::graph {
 
@@ -40,7 +41,7 @@ Region::Region(const RegionOptions& options) : state_(std::make_shared<State>(op
 
 void Region::run(const std::function<void()>& function) {
   const std::shared_ptr<State> state = state_;
-  if (tap::active_deferral()) {
+  if (tap::active_deferral() || tap::any_tap_needs_each_call()) {
     {
       const MutexLock lock(state->mutex);
       ++state->total.nested_calls;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "bellows/checkpoint/sharded.h"
 #include "bellows/comm/group.h"
@@ -42,6 +43,9 @@ class Ranks {
   void before_backward(const at::Tensor& loss);
   /// Call this function after backward.
   void after_backward();
+  /// Returns the ranks whose weights differ from those of rank 0. Gradients are the same on all ranks, but the weights
+  /// drift apart if a rank runs other machine code, because its compiler failed or its processor is of another kind.
+  std::vector<int> ranks_with_other_weights() const;
   /// Copies rank 0's running statistics to all ranks. Call this function before the ranks evaluate their shares.
   void before_evaluation();
   /// Returns a loss of 0 for a batch without samples. Its backward pass reaches every parameter, so that the other
