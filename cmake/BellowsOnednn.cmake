@@ -2,7 +2,7 @@
 #
 # Looked for in this order: DNNL_DIR (variable, then environment) and BELLOWS_ONEDNN_DEFAULT: `.deps/onednn`, where
 # script/bootstrap puts or links one; in an installed package the root it was built with. A root holds `include/` and `lib/`;
-# its lib/cmake/dnnl is taken, too. It should run on OpenMP of the same library as libtorch (libgomp), so that both share their threads.
+# its lib/cmake/dnnl is taken, too. It should run on oneTBB, as the generated kernels do, so that both share their threads.
 # Sets BELLOWS_ONEDNN_ROOT, or leaves it empty.
 set(BELLOWS_ONEDNN_ROOT "")
 foreach(_root IN ITEMS "${DNNL_DIR}" "${DNNL_DIR}/../../.." "$ENV{DNNL_DIR}" "$ENV{DNNL_DIR}/../../.." "${BELLOWS_ONEDNN_DEFAULT}")

@@ -26,6 +26,7 @@
 #include "bellows/graph/passes/autocast.h"
 #include "bellows/graph/passes/functionalize.h"
 #include "bellows/graph/recording/frozen.h"
+#include "bellows/kernels/parallel.h"
 #include "bellows/system/stop.h"
 #include "bellows/system/thread.h"
 
@@ -130,8 +131,10 @@ class CpuBackend::Swapped : public graph::Executable {
   void run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
            std::span<c10::Storage> outputs) override {
     take_over();
-    graph::Executable& now = better_ && is_for(inputs) ? *better_ : *plain_;
-    now.run(inputs, numbers, outputs);
+    if (better_ && is_for(inputs))
+      kernels::with_fair_threads([&] { better_->run(inputs, numbers, outputs); });
+    else
+      plain_->run(inputs, numbers, outputs);
   }
 
  private:
@@ -281,7 +284,8 @@ std::shared_ptr<CpuBackend::Swapped> CpuBackend::make_first(const std::stop_toke
   static std::atomic<bool> said = false;
   const std::stop_callback also(stop, [cancel = job.cancel]() mutable { cancel.request_stop(); });
   try {
-    if (!job.executable.expired()) make(job);
+    // Primitives of oneDNN divide their work when they are made, so this needs the threads of the later calls.
+    if (!job.executable.expired()) kernels::with_fair_threads([&] { make(job); });
   } catch (const std::exception& error) {
     if (!job.cancel.stop_requested() && !said.exchange(true))
       warn("optimizing a program failed; it runs as recorded", error);

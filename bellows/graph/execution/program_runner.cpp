@@ -261,7 +261,7 @@ class ProgramRunner::Impl {
     }
     const at::ThreadLocalState state;
     std::vector<int> failed(branches.size(), static_cast<int>(prepared_.size()));
-    kernels::parallel_chunks(static_cast<int64_t>(branches.size()), [&](int64_t i) {
+    kernels::parallel_operators(static_cast<int64_t>(branches.size()), [&](int64_t i) {
       const at::ThreadLocalStateGuard same(state);
       for (const int at : branches[i]) {
         try {
