@@ -28,7 +28,7 @@ detach_from_intel() {
   printf '%s\n' '#include <string.h>' \
     'void* _intel_fast_memcpy(void* to, const void* from, size_t bytes) { return memcpy(to, from, bytes); }' \
     'void* _intel_fast_memset(void* to, int byte, size_t bytes) { return memset(to, byte, bytes); }' |
-    "${CC:-cc}" -O2 -fPIC -shared -Wl,-soname,libdnnl_memory.so -x c - -o "$lib/libdnnl_memory.so" &&
+    "${CXX:-c++}" -O2 -fPIC -shared -Wl,-soname,libdnnl_memory.so -x c - -o "$lib/libdnnl_memory.so" &&
     patchelf --replace-needed libimf.so libm.so.6 "$lib/libdnnl.so.3" &&
     patchelf --replace-needed libintlc.so.5 libdnnl_memory.so "$lib/libdnnl.so.3" &&
     patchelf --set-rpath '$ORIGIN' "$lib/libdnnl.so.3"
@@ -47,7 +47,7 @@ download_onednn() {
   rm -rf "$target.wheels"
   ln -sf libdnnl.so.3 "$target.partial/lib/libdnnl.so"
   rm -f "$target.partial"/lib/libdnnl.so.3.*
-  detach_from_intel "$target.partial/lib" || return 1
+  detach_from_intel "$target.partial/lib" || { say "the downloaded oneDNN could not be changed with ${CXX:-c++} and patchelf"; return 1; }
   mv "$target.partial" "$target"
 }
 
@@ -63,6 +63,9 @@ find_onednn() {
   [[ $(uname -m) == x86_64 ]] || { say "no oneDNN for this machine on PyPI: compiled functions do without, or set DNNL_DIR"; return; }
   if download_onednn; then
     link_onednn "onednn-$onednn_version-tbb" PyPI
+    rm -rf ".deps/onednn-$onednn_version"  # of earlier versions of this script
+  elif [[ -e .deps/onednn ]]; then
+    say "oneDNN could not be downloaded: keeping $(readlink .deps/onednn), although $(onednn_problem .deps/onednn). Run script/bootstrap again."
   else
     say "oneDNN could not be downloaded: compiled functions do without. Run script/bootstrap again, or set DNNL_DIR."
   fi

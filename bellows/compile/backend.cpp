@@ -131,10 +131,8 @@ class CpuBackend::Swapped : public graph::Executable {
   void run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
            std::span<c10::Storage> outputs) override {
     take_over();
-    if (better_ && is_for(inputs))
-      kernels::with_fair_threads([&] { better_->run(inputs, numbers, outputs); });
-    else
-      plain_->run(inputs, numbers, outputs);
+    graph::Executable& now = better_ && is_for(inputs) ? *better_ : *plain_;
+    now.run(inputs, numbers, outputs);
   }
 
  private:
@@ -179,6 +177,11 @@ struct CpuBackend::Queue {
 CpuBackend::CpuBackend(BackendOptions options)
     : options_(std::move(options)), passes_(cpu_passes(options_)), queue_(std::make_unique<Queue>()) {
   watch_forks();
+  static std::atomic<bool> said = false;
+  if (!kernels::can_steal_work() && !said.exchange(true))
+    log_warn(
+        "compile: the threads of compiled functions can use only one core, because this process is bound to it. Unset "
+        "OMP_PROC_BIND, OMP_PLACES and GOMP_CPU_AFFINITY.");
   TORCH_CHECK_VALUE(!options_.exact || !options_.autocast,
                     "compile: exact and autocast cannot be combined, because lower precision changes results.");
 }
@@ -284,8 +287,8 @@ std::shared_ptr<CpuBackend::Swapped> CpuBackend::make_first(const std::stop_toke
   static std::atomic<bool> said = false;
   const std::stop_callback also(stop, [cancel = job.cancel]() mutable { cancel.request_stop(); });
   try {
-    // Primitives of oneDNN divide their work when they are made, so this needs the threads of the later calls.
-    if (!job.executable.expired()) kernels::with_fair_threads([&] { make(job); });
+    // Primitives of oneDNN divide their work when they are created, so this needs the threads of the later calls.
+    if (!job.executable.expired()) kernels::with_work_stealing([&] { make(job); });
   } catch (const std::exception& error) {
     if (!job.cancel.stop_requested() && !said.exchange(true))
       warn("optimizing a program failed; it runs as recorded", error);

@@ -1,13 +1,18 @@
 #include "bellows/kernels/parallel.h"
 
 #include <ATen/Parallel.h>
+#include <immintrin.h>
 #include <tbb/blocked_range.h>
+#include <tbb/info.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <exception>
+#include <optional>
+#include <thread>
 #include <utility>
 
 // at::parallel_for is a template that runs serially if the source is compiled without OpenMP, and code for OpenMP
@@ -19,8 +24,8 @@ namespace bellows::kernels {
 
 namespace {
 
-/// The threads that share the work of this thread. Inside a chunk, there are none.
-enum class Team { libtorch, fair, none };
+/// The threads that share the work of this thread. `none`: it already runs a chunk, so nested calls run serially.
+enum class Team { libtorch, stealing, none };
 thread_local Team team = Team::libtorch;
 
 /// Sets this thread's team while it exists.
@@ -52,11 +57,34 @@ struct Work {
   }
 };
 
+/// A thread's oneTBB arena: the calling thread always finds its own place free, so its function never moves to another
+/// thread.
+class Arena {
+ public:
+  /// An arena stores the rounding and flushing modes of its creator, so it is made anew when these change.
+  tbb::task_arena& of(int threads) {
+    const unsigned modes = _mm_getcsr() & ~unsigned{_MM_EXCEPT_MASK};
+    if (arena_ && threads == threads_ && modes == modes_) return *arena_;
+    arena_.reset();
+    threads_ = 0;  // until the new one is ready
+    arena_.emplace(threads, 1);
+    arena_->initialize();
+    threads_ = threads;
+    modes_ = modes;
+    return *arena_;
+  }
+
+ private:
+  std::optional<tbb::task_arena> arena_;
+  int threads_ = 0;
+  unsigned modes_ = 0;
+};
+
 bool runs_alone(int64_t count) {
   return count <= 1 || team == Team::none || at::get_num_threads() <= 1 || at::in_parallel_region();
 }
 
-void run_fairly(int64_t count, const std::function<void(int64_t)>& body) {
+void run_stealing(int64_t count, const std::function<void(int64_t)>& body) {
   tbb::parallel_for(
       tbb::blocked_range<int64_t>(0, count, 1),
       [&](const tbb::blocked_range<int64_t>& range) {
@@ -79,7 +107,7 @@ void parallel_operators(int64_t count, const std::function<void(int64_t)>& body)
 }
 
 void parallel_chunks(int64_t count, const std::function<void(int64_t)>& body) {
-  if (team == Team::fair && !runs_alone(count)) return run_fairly(count, body);
+  if (team == Team::stealing && !runs_alone(count)) return run_stealing(count, body);
   parallel_operators(count, body);
 }
 
@@ -89,17 +117,18 @@ void parallel_ranges(int64_t count, int64_t grain, const std::function<void(int6
   parallel_chunks(ranges, [&](int64_t i) { body(count * i / ranges, count * (i + 1) / ranges); });
 }
 
-void with_fair_threads(const std::function<void()>& function) {
-  const int threads = at::get_num_threads();
-  if (team != Team::libtorch || threads <= 1 || at::in_parallel_region()) return function();
-  // One arena per thread: a thread always finds its own place free, so `function` never moves to another thread.
-  thread_local tbb::task_arena arena(threads, 1);
-  if (arena.max_concurrency() != threads) {
-    arena.terminate();
-    arena.initialize(threads, 1);
-  }
-  arena.execute([&] {
-    const TeamScope fair(Team::fair);
+bool can_steal_work() {
+  return tbb::info::default_concurrency() > 1 || at::get_num_threads() <= 1 || std::thread::hardware_concurrency() <= 1;
+}
+
+void with_work_stealing(const std::function<void()>& function) {
+  if (team != Team::libtorch) return function();
+  const bool alone = at::in_parallel_region();
+  thread_local std::array<Arena, 2> arenas;
+  const int threads = alone ? 1 : std::max(1, at::get_num_threads());
+  // Also with one thread: outside an arena, oneDNN would use all cores.
+  arenas[alone ? 1 : 0].of(threads).execute([&] {
+    const TeamScope scope(alone ? Team::none : Team::stealing);
     function();
   });
 }

@@ -11,7 +11,7 @@ namespace bellows::kernels {
 /// parallel regions of their own.
 /// Cost:    one parallel region (about 5 µs), and one atomic addition per call of `body`. Each call of `body` should
 ///          take at least a few µs
-/// Threads: thread-safe. The calls run on libtorch's intra-op threads; inside with_fair_threads(), on those of oneTBB.
+/// Threads: thread-safe. The calls run on libtorch's intra-op threads; inside with_work_stealing(), on those of oneTBB.
 ///          The first exception of `body` is rethrown
 void parallel_chunks(int64_t count, const std::function<void(int64_t)>& body);
 
@@ -26,11 +26,15 @@ void parallel_ranges(int64_t count, int64_t grain, const std::function<void(int6
 void parallel_operators(int64_t count, const std::function<void(int64_t)>& body);
 
 /// Calls `function` on this thread. Until it returns, parallel_chunks(), parallel_ranges() and oneDNN (if it was built
-/// with oneTBB) use threads of oneTBB. The calling thread then never waits for a thread that has not started its part
-/// of the work, so a core that another process uses costs only its share of the time. libtorch's OpenMP threads, in
-/// contrast, wait for each other at the end of each parallel region. Results do not depend on the kind of threads.
-/// The number of threads is at::get_num_threads().
+/// with oneTBB) use the work-stealing threads of oneTBB. The calling thread then waits only for parts of the work that
+/// another thread has started. libtorch's OpenMP threads, in contrast, wait for each other at the end of each parallel
+/// region, even for a thread whose core is used by another process.
+/// The number of threads is at::get_num_threads(), or 1 in a parallel region. It determines the parts, so results do
+/// not depend on the kind of threads.
 /// Cost: about 1 µs
-void with_fair_threads(const std::function<void()>& function);
+void with_work_stealing(const std::function<void()>& function);
+/// Returns whether oneTBB can use several cores. It cannot if OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY binds the
+/// main thread to one core, because its threads inherit this binding.
+bool can_steal_work();
 
 }  // namespace bellows::kernels

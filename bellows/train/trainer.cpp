@@ -124,7 +124,7 @@ class FitRun {
   Evaluation last_evaluation_;
   int64_t evaluated_step_ = -1, saved_step_ = -1;
   double best_loss_ = std::numeric_limits<double>::infinity();  ///< over all evaluations
-  bool said_cut_texts_ = false;
+  bool said_cut_texts_ = false, said_other_weights_ = false;
   int64_t not_better_ = 0;  ///< number of evaluations since the best one
 };
 
@@ -328,11 +328,10 @@ void FitRun::say_cut_texts() {
 void FitRun::warn_about_other_weights() {
   if (recipe_.compile == "none") return;
   const std::vector<int> ranks = loop_.ranks().ranks_with_other_weights();
-  if (ranks.empty()) return;
-  log_warn(
-      "The weights of rank ", c10::Join(", ", ranks),
-      " differ from those of rank 0, because the ranks run different compiled programs. Check that each rank has a "
-      "C++ compiler and the same kind of processor, or set compile: none.");
+  if (ranks.empty() || !is_first() || std::exchange(said_other_weights_, true)) return;
+  log_warn("The weights of rank ", c10::Join(", ", ranks),
+           " differ from those of rank 0. Possible causes: the compiler of a rank failed, or the ranks have different "
+           "processors. Check them, or set compile: none.");
 }
 
 void FitRun::finish_epoch() {

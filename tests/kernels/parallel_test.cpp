@@ -1,11 +1,15 @@
 #include "bellows/kernels/parallel.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <tbb/info.h>
+#include <tbb/task_arena.h>
 
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -15,17 +19,17 @@
 namespace bellows::kernels {
 
 size_t expected_threads() {
-  return std::min<size_t>(at::get_num_threads(), std::max(1U, std::thread::hardware_concurrency()));
+  return std::min<size_t>(at::get_num_threads(), tbb::info::default_concurrency());
 }
 
-/// On libtorch's threads (false), and on fair ones (true).
+/// On libtorch's threads (false), and on those of oneTBB (true).
 class Parallel : public testing::TestWithParam<bool> {
  protected:
-  static void run(const std::function<void()>& test) { GetParam() ? with_fair_threads(test) : test(); }
+  static void run(const std::function<void()>& test) { GetParam() ? with_work_stealing(test) : test(); }
 };
 
 INSTANTIATE_TEST_SUITE_P(Threads, Parallel, testing::Bool(),
-                         [](const auto& test) { return test.param ? "fair" : "libtorch"; });
+                         [](const auto& test) { return test.param ? "stealing" : "libtorch"; });
 
 TEST_P(Parallel, EveryChunkOnce) {
   run([] {
@@ -45,6 +49,7 @@ TEST_P(Parallel, RunsOnSeveralThreads) {
     std::atomic<size_t> arrived = 0;
     // Each of two chunks waits a while for the other to begin: one thread alone does both.
     parallel_chunks(2, [&](int64_t) {
+      EXPECT_EQ(at::in_parallel_region(), !GetParam() && at::get_num_threads() > 1);
       ++arrived;
       for (int64_t spins = 0; arrived < expected && spins < 2'000'000; ++spins) std::this_thread::yield();
       const std::lock_guard lock(mutex);
@@ -101,36 +106,66 @@ TEST_P(Parallel, PassesAnErrorOn) {
   });
 }
 
-TEST(FairThreads, LeaveTheFunctionOnItsThread) {
+TEST(WorkStealing, LeaveTheFunctionOnItsThread) {
   const auto caller = std::this_thread::get_id();
-  for (int i = 0; i < 50; ++i) with_fair_threads([&] { EXPECT_EQ(std::this_thread::get_id(), caller); });
-  EXPECT_THROW(with_fair_threads([] { throw std::runtime_error("17"); }), std::runtime_error);
+  for (int i = 0; i < 50; ++i) with_work_stealing([&] { EXPECT_EQ(std::this_thread::get_id(), caller); });
+  EXPECT_THROW(with_work_stealing([] { throw std::runtime_error("17"); }), std::runtime_error);
 }
 
-/// As if another process used the cores of all other threads.
-TEST(FairThreads, AreNotWaitedForBeforeTheyStart) {
+/// oneDNN asks for this number.
+TEST(WorkStealing, HasTheNumberOfThreadsOfLibtorch) {
+  const int before = at::get_num_threads();
+  const auto threads = [] {
+    int result = 0;
+    with_work_stealing([&] { result = tbb::this_task_arena::max_concurrency(); });
+    return result;
+  };
+  for (const int number : {before, 1, 3, before}) {
+    at::set_num_threads(number);
+    EXPECT_EQ(threads(), number);
+  }
+  parallel_operators(2, [&](int64_t) { EXPECT_EQ(threads(), 1); });
+}
+
+/// Subnormal numbers are flushed in all threads as in the calling one.
+TEST(WorkStealing, FollowsTheFlushingOfSubnormals) {
+  const bool before = at::globalContext().setFlushDenormal(true);
+  ASSERT_TRUE(before);
+  const auto half = [] {
+    volatile float least = std::numeric_limits<float>::min();
+    float result = 1;
+    with_work_stealing([&] { result = least / 2; });
+    return result;
+  };
+  EXPECT_EQ(half(), 0);
+  at::globalContext().setFlushDenormal(false);
+  EXPECT_GT(half(), 0);
+}
+
+/// As if another process used the cores of all other threads: another caller occupies them until the end.
+TEST(WorkStealing, DoesNotWaitForThreadsThatHaveStartedNothing) {
   std::atomic<bool> finished = false;
   std::atomic<size_t> busy = 0;
   std::thread other([&] {
-    with_fair_threads([&] {
+    with_work_stealing([&] {
       parallel_chunks(64, [&](int64_t) {
         ++busy;
         while (!finished) std::this_thread::yield();
       });
     });
   });
-  while (busy < expected_threads()) std::this_thread::yield();
+  for (int64_t spins = 0; busy < expected_threads() && spins < 2'000'000; ++spins) std::this_thread::yield();
   std::atomic<int> calls = 0;
-  with_fair_threads([&] { parallel_chunks(100, [&](int64_t) { ++calls; }); });
+  with_work_stealing([&] { parallel_chunks(100, [&](int64_t) { ++calls; }); });
   EXPECT_EQ(calls, 100);
   finished = true;
   other.join();
 }
 
 /// Their bodies may call operators of libtorch.
-TEST(FairThreads, ParallelOperatorsRunOnLibtorchsThreads) {
+TEST(WorkStealing, ParallelOperatorsRunOnLibtorchsThreads) {
   std::atomic<int> parallel = 0;
-  with_fair_threads([&] { parallel_operators(2, [&](int64_t) { parallel += at::in_parallel_region(); }); });
+  with_work_stealing([&] { parallel_operators(2, [&](int64_t) { parallel += at::in_parallel_region(); }); });
   EXPECT_EQ(parallel, at::get_num_threads() > 1 ? 2 : 0);
 }
 

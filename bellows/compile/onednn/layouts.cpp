@@ -1,4 +1,3 @@
-#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
@@ -532,8 +531,10 @@ bool has_onednn() {
 }
 
 OnednnReport use_onednn(graph::Program& program) {
-  at::init_num_threads();  // primitives are created for the number of threads of this thread
-  return onednn::Layouts(program).run();
+  OnednnReport report;
+  // Primitives are created for a number of threads.
+  kernels::with_work_stealing([&] { report = onednn::Layouts(program).run(); });
+  return report;
 }
 
 std::vector<graph::Pass> passes_with_onednn() {

@@ -6,6 +6,7 @@
 
 #include "bellows/graph/passes/passes.h"
 #include "bellows/graph/program/program_edit.h"
+#include "bellows/kernels/parallel.h"
 
 namespace bellows::graph {
 
@@ -64,7 +65,7 @@ void FrozenRunner::run(std::span<c10::Storage> inputs, std::span<const c10::IVal
   inputs_.reserve(left_.inputs.size());
   for (const int i : left_.inputs) inputs_.push_back(std::move(inputs[i]));
   outputs_.resize(left_.outputs.size());
-  runner_.run(inputs_, numbers, outputs_);
+  kernels::with_work_stealing([&] { runner_.run(inputs_, numbers, outputs_); });
 }
 
 }  // namespace bellows::graph

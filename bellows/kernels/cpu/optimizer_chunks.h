@@ -9,7 +9,7 @@
 
 namespace bellows::kernels::cpu {
 
-/// Calls `kernel(tensor, types, begin, end)` on libtorch's threads. The chunks of all tensors form one list, so that
+/// Calls `kernel(tensor, types, begin, end)` with parallel_chunks(). The chunks of all tensors form one list, so that
 /// many small tensors need only one parallel region. If all tensors together fit in one chunk, the calling thread makes
 /// all calls. A chunk begins at a multiple of 16384 elements.
 template <class Rule, class Kernel>
