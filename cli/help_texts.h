@@ -83,8 +83,8 @@ inline constexpr const char* pack_footer =
 the default), webdataset, tfrecord, recordio, beton, mds, folder, arrays, csv, jsonl.
 
 If the name of DST ends in the suffix of the format, DST is one file. Otherwise DST is a folder of shards. After an
-interruption, run the same command again to resume the conversion. At the end, the command reads all written samples
-back and compares some of them with SRC, or all of them with --verify.
+interruption, run the same command again to resume the conversion. At the end, the command reads back all written
+samples and compares some of them with SRC. With --verify, it compares all of them.
 
 Examples:
   bellows pack data/digits digits --split train

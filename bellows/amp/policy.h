@@ -63,8 +63,8 @@ struct PreparedModel {
 /// ```
 /// Norm layers are all modules whose class name contains "Norm", including those of other libraries.
 /// Numerics: O0 on an fp32 model is bit-identical to the plain model
-/// Cost:     low-precision weights take half the bytes of fp32 weights; master weights are the original fp32 tensors,
-///           not copies
+/// Cost:     low-precision weights take half the bytes of fp32 weights; master weights take over the storage of the
+///           original fp32 parameters, so they are not copied
 /// Throws:   c10::ValueError if the policy is inconsistent, or if norm layers stay in fp32 but the model has no
 ///           information about its modules
 PreparedModel apply(const Model& model, const Policy& policy);

@@ -8,7 +8,7 @@ namespace bellows::kernels {
 /// Calls `body(i)` once for each i in [0, count) on several threads. A thread takes the next i when it has finished the
 /// previous one, so that uneven work and busy cores cost little. The calling thread makes all calls if it is in a
 /// parallel region or if there is only one thread. `body` must not call operators of libtorch, which would start
-/// parallel regions of their own.
+/// their own parallel regions.
 /// Cost:    one parallel region (about 5 µs), and one atomic addition per call of `body`. Each call of `body` should
 ///          take at least a few µs
 /// Threads: thread-safe. The calls run on libtorch's intra-op threads; inside with_work_stealing(), on those of oneTBB.

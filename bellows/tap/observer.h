@@ -70,8 +70,8 @@ class Observer {
 
 /// Installs an observer on this thread while the guard exists. If observers are nested, before() runs in the order of
 /// installation and after() in reverse order. When the guard has ended, no thread calls the observer for new operators.
-/// Threads: create and destroy guards on the same thread and in nested order. If you do not, the guard still ends, but
-///          logs an error
+/// Threads: create and destroy guards on the same thread and in nested order. Otherwise, the destructor still removes
+///          the observer, but logs an error
 /// Cost:    a small fraction of the dispatch time of an operator; measured by bench/taps
 class ObserverGuard {
  public:

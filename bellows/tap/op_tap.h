@@ -43,8 +43,8 @@ bool any_tap_needs_each_call();
 
 /// Installs a tap on this thread while the guard exists. If taps are nested, the innermost client is called first, and
 /// its next() calls the next outer client. When the guard has ended, no thread calls the client for new operators.
-/// Threads: create and destroy guards on the same thread and in nested order. If you do not, the guard still ends, but
-///          logs an error
+/// Threads: create and destroy guards on the same thread and in nested order. Otherwise, the destructor still removes
+///          the tap, but logs an error
 /// Cost:    one additional boxed dispatch per operator; measured by bench/taps
 class OpTapGuard {
  public:

@@ -24,7 +24,7 @@ struct Schedule {
 };
 
 /// Divides an expression into phases. Reductions along rows and reductions along columns are in different phases. Loops
-/// are sorted by their order in memory, and adjacent loops are merged.
+/// are sorted by stride, longest first, and adjacent loops are merged where the memory is contiguous.
 /// Returns: nothing if an operand would be written before its last read, or an element would be updated more than once
 std::optional<Schedule> schedule(const graph::Expression& expression);
 

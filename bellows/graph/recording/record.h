@@ -20,11 +20,11 @@ class NodeRecorder {
 
   /// Call this function if the operator passed data to the host, or if result sizes depended on data.
   void note_look() { looked_ = true; }
-  /// Returns the time at which later calls run the operator. Before finish(), it depends on the arguments only.
+  /// Returns when the operator runs in later calls of the region. Before finish(), it depends on the arguments only.
   When when() const;
   /// Returns the node. Call this function after the operator has run.
   Node finish(std::span<const c10::IValue> results, BufferTable& buffers) &&;
-  /// Returns the node. Call this function after the operator has run on stand-ins. The table of buffers stays unchanged.
+  /// Returns the node. Call this function after the operator has run on stand-ins. The buffer table stays unchanged.
   Node finish(StandIns& stand_ins, BufferTable& buffers) &&;
 
  private:
