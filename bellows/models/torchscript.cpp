@@ -1,6 +1,7 @@
 #include "bellows/models/torchscript.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
@@ -134,7 +135,7 @@ int64_t channels_of_program(const Model& model) {
 
 /// Finds out whether the program predicts a class per pixel, by running it on small images. Programs that accept none of
 /// these images count as classifiers of samples.
-OutputKind output_of_program(Model program, int64_t channels) {
+OutputKind output_of_program(const Model& program, int64_t channels) {
   const at::NoGradGuard no_grad;
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const at::Tensor random_state = generator.get_state();  // the program may draw random numbers

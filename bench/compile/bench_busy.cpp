@@ -1,4 +1,6 @@
 // Compiled and plain steps while another process uses one of the cores.
+#include <ATen/ops/allclose.h>
+
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -46,7 +48,7 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-Contestant contestant(std::string name, std::function<at::Tensor()> step, const BusyProcess* busy) {
+Contestant contestant(std::string name, const std::function<at::Tensor()>& step, const BusyProcess* busy) {
   return {std::move(name), [=](int64_t n) {
             if (busy) {
               busy->set(true);

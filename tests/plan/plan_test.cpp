@@ -103,6 +103,7 @@ TEST(Plan, LawsAreFoundThroughTheHeapsRounding) {
   const StepSize wanted{32, 512};
   const auto predicted = [&](auto bytes) {
     std::vector<int64_t> seen;
+    seen.reserve(sizes.size());
     for (const StepSize& size : sizes) seen.push_back(bytes(size) + (bytes(size) > (128 << 10) ? 4000 : 24));
     const SizeLaw law = fit_size(sizes, seen);
     EXPECT_TRUE(law.fits) << law.to_string();
@@ -119,11 +120,13 @@ TEST(Plan, LawsAreFoundThroughTheHeapsRounding) {
 /// Some kernels copy a weight into another layout, but only for some sizes of the batch.
 TEST(Plan, CopiesOfWeightsDoNotGrowWithTheBatch) {
   constexpr int64_t weight_bytes = 1 << 20;
-  const auto step = [](int64_t batch, std::vector<int64_t> temporaries) {
+  const auto step = [](int64_t batch, const std::vector<int64_t>& temporaries) {
     RecordedStep made{.size = {batch, 1}};
-    made.timeline.tensors.push_back({.bytes = weight_bytes, .kind = inspect::TensorKind::weight, .name = "conv.weight"});
+    made.timeline.tensors.push_back(
+        {.bytes = weight_bytes, .kind = inspect::TensorKind::weight, .name = "conv.weight"});
     for (const int64_t bytes : temporaries)
-      made.timeline.tensors.push_back({.bytes = bytes, .op = "aten::convolution", .module = "conv", .born = 0, .died = 1});
+      made.timeline.tensors.push_back(
+          {.bytes = bytes, .op = "aten::convolution", .module = "conv", .born = 0, .died = 1});
     return made;
   };
   const StepModel model({step(2, {}), step(3, {weight_bytes, 3000})});

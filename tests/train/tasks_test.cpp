@@ -174,9 +174,7 @@ class Tasks : public testing::TestWithParam<TaskCase> {
     module.save(folder_ / "net.pt");
     return folder_ / "net.pt";
   }
-  std::vector<Recipe> recipes() const {
-    return {recipe(GetParam().model), recipe(script())};
-  }
+  std::vector<Recipe> recipes() const { return {recipe(GetParam().model), recipe(script())}; }
 
   TemporaryFolder folder_;
 };
