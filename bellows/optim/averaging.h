@@ -109,8 +109,8 @@ class AveragedWeights {
 /// without gradients. If the model has no batch norm, it is not changed and no batch is read.
 /// Params: next – function that returns one input after another, and then an undefined tensor. Inputs are moved to the
 ///         model's device
-/// Throws: c10::ValueError if the model is not a torch::nn model, or if there is no batch. If update_bn() throws, the
-///         momenta and the mode are restored, too
+/// Throws: c10::ValueError if the model is not a torch::nn model, or if there is no batch. The batch norms'
+///         momenta and the training mode are restored when update_bn() returns or throws
 /// Ref:    torch.optim.swa_utils.update_bn
 void update_bn(const Model& model, const std::function<at::Tensor()>& next);
 

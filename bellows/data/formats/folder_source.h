@@ -33,8 +33,8 @@ std::vector<std::string> image_folder_classes(const std::string& folder);
 ///         buffer of the sample, because mapping each file would be slower
 /// Throws: c10::ValueError if there are no images or a class is empty; if there are splits and `split` is empty; if
 ///         `split` is unknown (the message suggests the nearest name); if folders are nested more than 64 levels deep;
-///         if there are images of an unsupported kind (.webp, .bmp, .tif, …), because other libraries would load them.
-///         read() throws c10::ValueError if the file cannot be read
+///         if there are images in an unsupported format (.webp, .bmp, .tif, …), because skipping them would give another
+///         dataset than other libraries load. read() throws c10::ValueError if the file cannot be read
 /// Ref:    torchvision.datasets.ImageFolder(folder)
 SourcePtr open_image_folder(const std::string& folder, const std::string& split = "");
 
