@@ -326,9 +326,10 @@ void FitRun::say_cut_texts() {
 }
 
 void FitRun::warn_about_other_weights() {
-  if (recipe_.compile == "none") return;
-  const std::vector<int> ranks = loop_.ranks().ranks_with_other_weights();
-  if (ranks.empty() || !is_first() || std::exchange(said_other_weights_, true)) return;
+  if (recipe_.compile == "none" || said_other_weights_) return;
+  const std::vector<int> ranks = loop_.ranks().ranks_with_other_weights();  // the same list on all ranks
+  said_other_weights_ = !ranks.empty();
+  if (ranks.empty() || !is_first()) return;
   log_warn("The weights of rank ", c10::Join(", ", ranks),
            " differ from those of rank 0. Possible causes: the compiler of a rank failed, or the ranks have different "
            "processors. Check them, or set compile: none.");

@@ -2,7 +2,6 @@
 // and under policy O2, and matrix products by dtype.
 #include <torch/torch.h>
 
-#include <chrono>
 #include <cmath>
 #include <memory>
 
@@ -21,12 +20,6 @@ namespace bellows::bench {
 namespace {
 
 constexpr double learning_rate = 1e-3, momentum = 0.9;
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// A model, its data and its loss; both sides build it from the same formula.
 struct Task {
@@ -99,11 +92,7 @@ class OurRun {
   }
 
   Contestant as_contestant() {
-    return {name_, [this](int64_t n) {
-              const auto start = Clock::now();
-              for (int64_t i = 0; i < n; ++i) step();
-              return seconds_since(start);
-            }};
+    return timed_contestant(name_, [this] { step(); });
   }
 
  private:
@@ -228,12 +217,7 @@ void measure_products(Report& report, int64_t n, Peer* peer, const Options& opti
   for (const Dtype& dtype : dtypes) {
     const at::Tensor a = models::formula_uniform("a", {n, n}).to(dtype.type),
                      b = models::formula_uniform("b", {n, n}).to(dtype.type);
-    const auto run = [&](int64_t count) {
-      const auto start = Clock::now();
-      for (int64_t i = 0; i < count; ++i) at::mm(a, b);
-      return seconds_since(start);
-    };
-    std::vector<Contestant> sides = {{"ours, " + dtype.name, run}};
+    std::vector<Contestant> sides = {timed_contestant("ours, " + dtype.name, [&] { at::mm(a, b); })};
     bool equal = true;
     const at::Tensor c = at::mm(a, b).to(at::kDouble);
     if (peer) {

@@ -1,5 +1,4 @@
 // The plain libtorch program against the same loop in Python: neither side may be a straw man.
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -25,11 +24,7 @@ void set_weights(Training& training) {
 }
 
 Contestant as_contestant(Training& training) {
-  return {"plain libtorch", [&training](int64_t n) {
-            const auto start = std::chrono::steady_clock::now();
-            training.run_steps(n);
-            return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-          }};
+  return {"plain libtorch", [&training](int64_t n) { return seconds_of([&] { training.run_steps(n); }); }};
 }
 
 std::unique_ptr<PeerProcess> start_peer(const Options& options, int64_t batch) {

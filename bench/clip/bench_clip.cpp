@@ -1,7 +1,6 @@
 // Gradient clipping against Python PyTorch: alone, and as a part of a fused AdamW step.
 #include <torch/torch.h>
 
-#include <chrono>
 #include <cmath>
 #include <memory>
 
@@ -27,14 +26,6 @@ std::vector<at::Tensor> make_parameters() {
     parameters.back().mutable_grad() = torch::randn(size);
   }
   return parameters;
-}
-
-Contestant timed(std::string name, std::function<void()> unit) {
-  return {std::move(name), [unit = std::move(unit)](int64_t n) {
-            const auto start = std::chrono::steady_clock::now();
-            for (int64_t i = 0; i < n; ++i) unit();
-            return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-          }};
 }
 
 /// Of all parameters, so many bytes each. What is read again stays in the caches in part, as in the loops of the limit.
@@ -141,7 +132,7 @@ int run(const Options& options) {
   const auto clip = [] { return traffic_seconds(4 + 8, 1); };
   const auto step = [] { return traffic_seconds(28, 4); };
   const auto one = [&](const char* name, void (Ours::*call)()) {
-    return timed(name, [&ours, call] { (ours.*call)(); });
+    return timed_contestant(name, [&ours, call] { (ours.*call)(); });
   };
   measure({"clip_grad_norm_ below the norm", {one("ours", &Ours::clip)}, {"clip", "clip_loop"}, clip}, options,
           peer.get(), equal, 0, report);

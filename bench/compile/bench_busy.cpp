@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <utility>
 
 #include "bellows/compile/compile.h"
@@ -44,20 +43,13 @@ class BusyProcess {
   pid_t pid_ = -1;
 };
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-Contestant contestant(std::string name, const std::function<at::Tensor()>& step, const BusyProcess* busy) {
-  return {std::move(name), [=](int64_t n) {
-            if (busy) {
-              busy->set(true);
-              step();  // the scheduler has moved the processes before the clock starts
-            }
-            const double start = now_s();
-            for (int64_t i = 0; i < n; ++i) step();
-            const double seconds = now_s() - start;
-            if (busy) busy->set(false);
+/// The same contestant while the process is busy.
+Contestant beside(const BusyProcess& busy, Contestant quiet) {
+  return {quiet.name + ", busy", [&busy, run = std::move(quiet.run)](int64_t n) {
+            busy.set(true);
+            run(1);  // the scheduler has moved the processes before the clock starts
+            const double seconds = run(n);
+            busy.set(false);
             return seconds;
           }};
 }
@@ -69,10 +61,9 @@ void measure(const Task& task, const BusyProcess& busy, const Options& options, 
   bool equal = true;
   for (int call = 0; call < 3; ++call)
     equal = at::allclose(compiled(), plain(), task.tolerance, task.tolerance) && equal;
-  const Comparison all =
-      compare({contestant("compiled", compiled, nullptr), contestant("plain", plain, nullptr),
-               contestant("compiled, busy", compiled, &busy), contestant("plain, busy", plain, &busy)},
-              {.window_s = options.quick ? 0.3 : 1, .windows = options.quick ? 5 : 11});
+  const Contestant ours = timed_contestant("compiled", compiled), eager = timed_contestant("plain", plain);
+  const Comparison all = compare({ours, eager, beside(busy, ours), beside(busy, eager)},
+                                 {.window_s = options.quick ? 0.3 : 1, .windows = options.quick ? 5 : 11});
   const auto sides = [&](size_t first) { return Comparison{{all.sides[first], all.sides[first + 1]}, all.units}; };
   report.add(time_row(task.about, "time per call", "ms", sides(0), equal));
   Row row = time_row(task.about + ", one other busy process", "time per call", "ms", sides(2), equal);

@@ -1,7 +1,6 @@
 // What a call of a compiled function takes beside a plain one: followed and interpreted, and recorded.
 #include <torch/torch.h>
 
-#include <chrono>
 #include <memory>
 
 #include "bellows/compile.h"
@@ -51,22 +50,14 @@ Work small_step() {
           }};
 }
 
-Contestant contestant(std::string name, const std::function<at::Tensor()>& call) {
-  return {std::move(name), [call](int64_t n) {
-            const auto start = std::chrono::steady_clock::now();
-            for (int64_t i = 0; i < n; ++i) call();
-            return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-          }};
-}
-
 Row measure(const Work& work, const Options& options) {
   const CompileOptions in_order{.generate = false};
   auto followed = compile(work.make(), in_order);
   const auto plain = work.make(), recorded = work.make();
   bool equal = true;
   for (int call = 0; call < 4; ++call) equal = at::equal(followed(), plain()) && equal;
-  const Comparison all = compare({contestant("followed", followed), contestant("plain", plain),
-                                  contestant("recorded", [=] { return compile(recorded, in_order)(); })},
+  const Comparison all = compare({timed_contestant("followed", followed), timed_contestant("plain", plain),
+                                  timed_contestant("recorded", [=] { return compile(recorded, in_order)(); })},
                                  {.window_s = options.quick ? 0.2 : 0.5, .windows = options.quick ? 5 : 15});
   Row row = time_row(work.name, "time per call", "us", all, equal);
   const auto graphs = followed.graphs();

@@ -1,7 +1,6 @@
 // Networks of convolutions on oneDNN's primitives in its own order of memory, beside libtorch's operators one by one.
 #include <torch/torch.h>
 
-#include <chrono>
 #include <memory>
 
 #include "bellows/compile/onednn/onednn.h"
@@ -88,20 +87,12 @@ Call with_onednn(const Work& work, bool frozen, std::shared_ptr<OnednnOnly>& bac
   };
 }
 
-Contestant contestant(std::string name, const Call& call) {
-  return {std::move(name), [call](int64_t n) {
-            const auto start = std::chrono::steady_clock::now();
-            for (int64_t i = 0; i < n; ++i) call();
-            return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-          }};
-}
-
 Row measure(const Work& work, const Options& options) {
   std::shared_ptr<OnednnOnly> backend;
   const Call ours = with_onednn(work, !work.training, backend), plain = make(work).call;
   bool equal = true;
   for (int call = 0; call < 5; ++call) equal = at::allclose(ours(), plain(), 1e-3, 1e-3) && equal;
-  const Comparison all = compare({contestant("oneDNN's order", ours), contestant("libtorch", plain)},
+  const Comparison all = compare({timed_contestant("oneDNN's order", ours), timed_contestant("libtorch", plain)},
                                  {.window_s = options.quick ? 0.3 : 1, .windows = options.quick ? 7 : 15});
   Row row = time_row(work.name, "time per call", "ms", all, equal);
   row.note = backend->to_text();

@@ -46,14 +46,6 @@ bool close(const std::vector<double>& a, const std::vector<double>& b, double to
   return a.size() == b.size() && difference <= tolerance * largest;
 }
 
-Contestant side(std::string name, Call call) {
-  return {std::move(name), [call = std::move(call)](int64_t n) {
-            const auto start = std::chrono::steady_clock::now();
-            for (int64_t i = 0; i < n; ++i) call();
-            return seconds_since(start);
-          }};
-}
-
 /// How long it took until nothing more was being made, and the calls that had ended by then.
 struct Readiness {
   double seconds = 0;
@@ -130,8 +122,8 @@ class Contest {
     check_values("ours, first calls", first);
     call_until_ready(compiled, task_.is_step());
     if (!task_.is_step()) check_values("ours, when ready", checked_values(task_, compiled));
-    sides_.push_back(side("ours, compiled", compiled));
-    sides_.push_back(side("ours, plain", plain));
+    sides_.push_back(timed_contestant("ours, compiled", compiled));
+    sides_.push_back(timed_contestant("ours, plain", plain));
   }
 
   /// In a process of its own: what fails there takes nothing else down.
@@ -165,7 +157,7 @@ class Contest {
     };
     fs::remove(file);
     check_values("AOTInductor", checked_values(task_, call));
-    sides_.push_back(side("AOTInductor, C++ loader", call));
+    sides_.push_back(timed_contestant("AOTInductor, C++ loader", call));
   }
 
   void check_values(const std::string& who, const std::vector<double>& values) {

@@ -2,7 +2,6 @@
 // ZeroRedundancyOptimizer, over Gloo, from the same libtorch.
 #include <torch/torch.h>
 
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <iomanip>
@@ -88,11 +87,7 @@ class OneProcess {
   }
 
   Contestant as_contestant(std::string name) {
-    return {std::move(name), [this](int64_t n) {
-              const auto begin = std::chrono::steady_clock::now();
-              for (int64_t i = 0; i < n; ++i) step();
-              return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-            }};
+    return timed_contestant(std::move(name), [this] { step(); });
   }
 
  private:

@@ -2,7 +2,6 @@
 // C++ and in Python: time, and the most memory that a step takes.
 #include <torch/torch.h>
 
-#include <chrono>
 #include <functional>
 #include <memory>
 
@@ -109,14 +108,8 @@ int64_t peak_bytes(const Layer& layer, const Inputs& inputs) {
 
 Row measure(const Work& work, const Options& options, PeerProcess* peer) {
   const Inputs inputs = work.inputs();
-  const auto side = [&](const Layer& layer) {
-    return [&](int64_t n) {
-      const auto start = std::chrono::steady_clock::now();
-      for (int64_t i = 0; i < n; ++i) step(layer, inputs);
-      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    };
-  };
-  std::vector<Contestant> sides = {{"ours", side(work.ours)}, {"libtorch", side(work.libtorch)}};
+  std::vector<Contestant> sides = {timed_contestant("ours", [&] { step(work.ours, inputs); }),
+                                   timed_contestant("libtorch", [&] { step(work.libtorch, inputs); })};
   if (peer) {
     sides.push_back({"Python", [&](int64_t n) {
                        peer->ask("use " + work.name);

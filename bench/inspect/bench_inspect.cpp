@@ -1,7 +1,6 @@
 // What each tool of inspect adds to a training step, beside Python's tools for the same purpose.
 #include <torch/torch.h>
 
-#include <chrono>
 #include <cmath>
 #include <memory>
 
@@ -73,12 +72,10 @@ std::vector<Tool> all_tools() {
 
 Contestant contestant(std::string name, Step& step, std::function<std::shared_ptr<void>(const Model&)> install) {
   return {std::move(name), [&step, install](int64_t n) {
-            const auto start = std::chrono::steady_clock::now();
-            {
+            return seconds_of([&] {
               const auto tool = install ? install(step.model()) : nullptr;
               for (int64_t i = 0; i < n; ++i) step.loss();
-            }
-            return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+            });
           }};
 }
 

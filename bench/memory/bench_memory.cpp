@@ -1,6 +1,5 @@
 // Time and memory of a training step in each way that saves memory, and of Python's checkpoint and selective checkpoint.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <iomanip>
@@ -26,14 +25,6 @@ struct Plain {
   std::unique_ptr<Training> training;
   std::optional<StepBytes> peers;  ///< of the peer's plain step
 };
-
-Contestant as_contestant(const std::string& name, Training& training) {
-  return {name, [&](int64_t n) {
-            const auto begin = std::chrono::steady_clock::now();
-            for (int64_t i = 0; i < n; ++i) training.step();
-            return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-          }};
-}
 
 Contestant peer_contestant(PeerProcess& peer, const std::string& task, const std::string& variant) {
   return {"Python, " + variant, [&peer, task, variant](int64_t n) {
@@ -132,8 +123,8 @@ double row_seconds(const Options& options) {
 
 /// Ours and plain; and the peer's two, where there is one. All have just made steps: no more are thrown away.
 Comparison timed(Plain& plain, const Variant& variant, Training& training, const Options& options, PeerProcess* peer) {
-  std::vector<Contestant> sides = {as_contestant("ours, " + variant.name, training),
-                                   as_contestant("ours, plain", *plain.training)};
+  std::vector<Contestant> sides = {timed_contestant("ours, " + variant.name, [&] { training.step(); }),
+                                   timed_contestant("ours, plain", [&] { plain.training->step(); })};
   if (peer) {
     sides.push_back(peer_contestant(*peer, plain.task.name, variant.peer));
     sides.push_back(peer_contestant(*peer, plain.task.name, "plain"));

@@ -1,7 +1,6 @@
 // LayerNorm and RMSNorm, forward and backward through autograd, against libtorch's in C++ and in Python.
 #include <torch/torch.h>
 
-#include <chrono>
 #include <memory>
 
 #include "bellows/nn/norm.h"
@@ -89,11 +88,7 @@ class NormStep {
   }
 
   Contestant as_contestant(const std::string& name) const {
-    return {name, [this](int64_t n) {
-              const auto start = std::chrono::steady_clock::now();
-              for (int64_t i = 0; i < n; ++i) step();
-              return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-            }};
+    return timed_contestant(name, [this] { step(); });
   }
 
  private:

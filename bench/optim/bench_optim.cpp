@@ -1,7 +1,6 @@
 // Optimizer steps over many tensors against Python PyTorch: loop, foreach, fused.
 #include <torch/torch.h>
 
-#include <chrono>
 #include <cmath>
 #include <memory>
 
@@ -115,12 +114,6 @@ struct Size {
 
 const char* text(Impl impl) {
   return impl == Impl::loop ? "loop" : impl == Impl::foreach ? "foreach" : "fused";
-}
-
-double seconds_of(const std::function<void()>& action) {
-  const auto start = std::chrono::steady_clock::now();
-  action();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 class OurOptimizer {

@@ -68,6 +68,11 @@ struct Contestant {
   std::function<double(int64_t n)> run;
 };
 
+/// Returns the time of a call in seconds.
+double seconds_of(const std::function<void()>& action);
+/// Returns a contestant whose units of work are calls to `unit`.
+Contestant timed_contestant(std::string name, std::function<void()> unit);
+
 /// The extent of a measurement. Each window is one call of a contestant. The sides run their windows in turns.
 struct Plan {
   int64_t units = 0;      ///< units per window; 0: as many as the first side runs in `window_s`

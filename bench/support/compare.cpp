@@ -24,6 +24,20 @@ int64_t units_for(const Contestant& side, double window_s) {
 
 }  // namespace
 
+double seconds_of(const std::function<void()>& action) {
+  const auto start = std::chrono::steady_clock::now();
+  action();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+Contestant timed_contestant(std::string name, std::function<void()> unit) {
+  return {std::move(name), [unit = std::move(unit)](int64_t n) {
+            return seconds_of([&] {
+              for (int64_t i = 0; i < n; ++i) unit();
+            });
+          }};
+}
+
 double Side::spread() const {
   return (quantile(windows, 0.75) - quantile(windows, 0.25)) / 2 / std::abs(median(windows));
 }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -23,12 +22,6 @@ namespace bellows::bench {
 namespace {
 
 constexpr size_t line = 64, line_floats = line / sizeof(float), large_page = size_t{2} << 20;
-
-double seconds_of(const std::function<void()>& action) {
-  const auto start = std::chrono::steady_clock::now();
-  action();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 /// Memory in large pages where the system has them: they are faster than small ones.
 class StreamBuffer {

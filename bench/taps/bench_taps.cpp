@@ -5,19 +5,12 @@
 
 #include <torch/torch.h>
 
-#include <chrono>
 #include <memory>
 
 namespace bellows::bench {
 namespace {
 
 using Body = std::function<double(int64_t)>;  // does n units, returns a figure of the last result
-
-double seconds_of(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 struct Watching : tap::Observer {
   explicit Watching(tap::ObserverNeeds what) : wanted(what) {}

@@ -1,7 +1,6 @@
 // A full training step of ResNet-18 against Python PyTorch: forward, loss, backward, optimizer.
 #include <torch/torch.h>
 
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -58,11 +57,7 @@ class OurRun {
   }
 
   Contestant as_contestant() {
-    return {"ours, " + variant_.name, [this](int64_t n) {
-              const auto start = std::chrono::steady_clock::now();
-              for (int64_t i = 0; i < n; ++i) step();
-              return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-            }};
+    return timed_contestant("ours, " + variant_.name, [this] { step(); });
   }
 
  private:

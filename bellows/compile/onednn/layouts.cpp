@@ -532,7 +532,7 @@ bool has_onednn() {
 
 OnednnReport use_onednn(graph::Program& program) {
   OnednnReport report;
-  // Primitives are created for a number of threads.
+  // Primitives are created for the number of threads that will run them.
   kernels::with_work_stealing([&] { report = onednn::Layouts(program).run(); });
   return report;
 }

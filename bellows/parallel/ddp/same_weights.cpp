@@ -58,6 +58,13 @@ int64_t digest_of(const at::Tensor& tensor) {
 
 }  // namespace
 
+at::Tensor weight_digests(const NamedTensors& parameters, const comm::Group& group) {
+  at::Tensor digests = at::empty({static_cast<int64_t>(parameters.size())}, at::kLong);
+  for (size_t i = 0; i < parameters.size(); ++i)
+    digests.mutable_data_ptr<int64_t>()[i] = digest_of(parameters[i].second);
+  return comm::all_gather(digests, group);
+}
+
 /// Hashes which parameters were written since the last comparison, how often, and whether a sampled element changed.
 uint64_t SameWeights::State::changes() const {
   uint64_t result = 0;
@@ -91,10 +98,7 @@ void SameWeights::State::end() {
 
 /// Compares values, because rank 0 alone may write weights and restore them, for example to evaluate averaged weights.
 void SameWeights::State::compare_values() {
-  at::Tensor digests = at::empty({static_cast<int64_t>(parameters.size())}, at::kLong);
-  for (size_t i = 0; i < parameters.size(); ++i)
-    digests.mutable_data_ptr<int64_t>()[i] = digest_of(parameters[i].second);
-  const at::Tensor all = comm::all_gather(digests, group);
+  const at::Tensor all = weight_digests(parameters, group);
   for (int64_t rank = 1; rank < all.size(0); ++rank) {
     for (size_t i = 0; i < parameters.size(); ++i) {
       const auto column = static_cast<int64_t>(i);

@@ -11,6 +11,10 @@
 
 namespace bellows::parallel {
 
+/// Returns one number per rank and parameter, [ranks, parameters] of dtype int64. Equal weights have equal numbers. All
+/// ranks of the group must call this function.
+at::Tensor weight_digests(const NamedTensors& parameters, const comm::Group& group);
+
 /// Detects ranks whose weights have diverged because an exception ended a step on only some of the ranks. At the start
 /// of each backward pass, the ranks compare which parameters were written since the previous pass. If the sets differ,
 /// the ranks compare the values of all parameters.

@@ -1,5 +1,7 @@
 #include "bellows/train/step/ranks.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/sum.h>
 #include <c10/util/Exception.h>
@@ -10,13 +12,11 @@
 #include <sstream>
 
 #include "bellows/checkpoint/sharded.h"
-#include "bellows/comm/collectives.h"
 #include "bellows/core/seed.h"
-#include "bellows/io/bytes.h"
-#include "bellows/io/hash.h"
 #include "bellows/optim/state/state.h"
 #include "bellows/parallel/ddp/distributed_data_parallel.h"
 #include "bellows/parallel/ddp/same_model.h"
+#include "bellows/parallel/ddp/same_weights.h"
 #include "bellows/parallel/hooks/hooks.h"
 #include "bellows/parallel/sync_batch_norm.h"
 #include "bellows/parallel/zero/zero_optimizer.h"
@@ -130,16 +130,11 @@ void Ranks::after_backward() {
 
 std::vector<int> Ranks::ranks_with_other_weights() const {
   if (!state_) return {};
-  std::string digests;
-  for (const at::Tensor& parameter : state_->model.parameters()) {
-    const at::Tensor values = parameter.detach().cpu().contiguous();
-    digests += io::hash_hex("xxh3_128", {static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
-  }
-  const std::string digest = io::hash_hex("xxh3_128", io::as_bytes(digests));
-  const std::vector<std::string> all = comm::all_gather_strings(digest, state_->group);
+  const at::NoGradGuard no_grad;
+  const at::Tensor digests = parallel::weight_digests(state_->model.named_parameters(), state_->group);
   std::vector<int> others;
   for (const auto rank : c10::irange(size())) {
-    if (all[static_cast<size_t>(rank)] != all[0]) others.push_back(rank);
+    if (!at::equal(digests[rank], digests[0])) others.push_back(rank);
   }
   return others;
 }
