@@ -8,11 +8,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <map>
 #include <mutex>
 #include <thread>
 
+#include "bellows/compile/cost_model.h"
 #include "bellows/compile/embedding.h"
 #include "bellows/compile/jit/kernel_cache.h"
 #include "bellows/compile/jit/program_kernels.h"
@@ -127,6 +129,9 @@ class CpuBackend::Swapped : public graph::Executable {
   /// Called when there will be no better program, or it has been put.
   void settle() { settled_ = true; }
   bool settled() const { return settled_; }
+  /// Called before settle() if the program runs unchanged, because a better one is not expected to be faster.
+  void stay_plain() { worthwhile_ = false; }
+  bool is_worthwhile() const override { return worthwhile_; }
 
   void run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
            std::span<c10::Storage> outputs) override {
@@ -161,7 +166,7 @@ class CpuBackend::Swapped : public graph::Executable {
   std::unique_ptr<graph::Executable> plain_, better_;
   std::vector<c10::Storage> frozen_;     // changes together with better_, before the first call that compares them
   std::atomic<Better*> next_ = nullptr;  // not a mutex, because a child of fork() could find it locked
-  std::atomic<bool> settled_ = false;
+  std::atomic<bool> settled_ = false, worthwhile_ = true;
 };
 
 /// The state that a back end's thread shares with callers.
@@ -300,7 +305,7 @@ std::shared_ptr<CpuBackend::Swapped> CpuBackend::make_first(const std::stop_toke
 
 void CpuBackend::make(Job& job) {
   graph::Program& program = job.program;
-  const size_t before = program.instructions.size();
+  const ProgramWork recorded = ProgramWork::of(program);
   graph::functionalize(program);
   graph::Remaining left = graph::freeze_inputs(program, job.seen, job.frozen);
   for (const int input : left.inputs) job.inputs[input] = {};  // may differ in each call
@@ -308,7 +313,13 @@ void CpuBackend::make(Job& job) {
   graph::PassOptions options{.exact = options_.exact, .can_generate = is_worth_generating};
   if (!generates) options.without.insert(options.without.end(), {"loops", "updates", "reuse"});
   const graph::PassReport passes = graph::run_passes(program, options, passes_);
-  std::string report = c10::str("program of ", before, " operators:\n", passes.to_text());
+  std::string report = c10::str("program of ", recorded.instructions, " operators:\n", passes.to_text());
+  const bool may_stay_plain = !options_.always && !options_.exact && !options_.autocast && options_.frozen.empty();
+  if (const double gain = expected_gain_us(recorded, ProgramWork::of(program)); may_stay_plain && gain <= 0) {
+    if (const auto executable = job.executable.lock()) executable->stay_plain();
+    return add_report(c10::str(report, "  not compiled: a call is expected to take ", std::lround(-gain),
+                               " us longer than eager code\n"));
+  }
   if (generates) report += generate_kernels(program, kernel_cache(), job.cancel.get_token()).to_text();
   const std::vector<graph::Pass> behind_kernels{graph::branches_pass()};
   report += graph::run_passes(program, {.exact = options_.exact}, behind_kernels).to_text();
@@ -320,6 +331,10 @@ void CpuBackend::make(Job& job) {
   const auto executable = job.executable.lock();
   if (!executable) return;
   executable->put(std::move(better), std::move(job.inputs));
+  add_report(std::move(report));
+}
+
+void CpuBackend::add_report(std::string report) const {
   const MutexLock lock(process_mutex());
   std::vector<std::string>& reports = queue_->reports;
   if (reports.size() == kept_reports) reports.erase(reports.begin());

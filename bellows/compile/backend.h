@@ -19,6 +19,7 @@ struct BackendOptions {
   std::vector<at::Tensor> frozen{};
   std::optional<c10::ScalarType> autocast{};  ///< see CompileOptions
   bool background = false;                    ///< see CompileOptions
+  bool always = true;                         ///< see CompileOptions, where it is off by default
 };
 
 /// Runs programs on a CPU. It converts a program to functional form, runs the passes, creates groups and generates
@@ -58,6 +59,7 @@ class CpuBackend : public graph::Backend {
   void work(const std::stop_token& stop);
   std::shared_ptr<Swapped> make_first(const std::stop_token& stop);
   void make(Job& job);
+  void add_report(std::string report) const;
 
   const BackendOptions options_;
   const std::vector<graph::Pass> passes_;

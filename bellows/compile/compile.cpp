@@ -13,9 +13,10 @@ FrozenTensors::FrozenTensors(const Model& model) : tensors_(model.parameters()) 
 namespace bellows::compile_detail {
 
 CompiledRegion::CompiledRegion(const CompileOptions& options)
-    : backend_(options.generate ? std::make_shared<CpuBackend>(BackendOptions{options.exact, options.frozen.tensors(),
-                                                                              options.autocast, options.background})
-                                : nullptr),
+    : backend_(options.generate
+                   ? std::make_shared<CpuBackend>(BackendOptions{options.exact, options.frozen.tensors(),
+                                                                 options.autocast, options.background, options.always})
+                   : nullptr),
       region_(std::make_shared<graph::Region>(
           graph::RegionOptions{.max_recordings = options.max_recordings,
                                .max_operators = options.max_operators,
@@ -30,8 +31,8 @@ bool CompiledRegion::ready() const {
   return !backend_ || backend_->ready();
 }
 
-void CompiledRegion::run(const std::function<void()>& function) const {
-  region_->run(function);
+void CompiledRegion::run(const std::function<void()>& function, const TensorArguments& tensors) const {
+  region_->run(function, tensors);
 }
 
 graph::Explanation CompiledRegion::explain() const {

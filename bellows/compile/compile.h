@@ -1,9 +1,12 @@
 #pragma once
 
+#include <c10/util/SmallVector.h>
+
 #include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -49,6 +52,9 @@ struct CompileOptions {
   /// results depend on the compilation time. Use this option if the first seconds matter more than reproducible
   /// results.
   bool background = false;
+  /// Compiles also programs that are not expected to be faster than eager code. By default, calls with such programs
+  /// run eagerly (compile/cost_model.h).
+  bool always = false;
   size_t max_recordings = 16;      ///< see graph::RegionOptions
   size_t max_operators = 100'000;  ///< see graph::RegionOptions
   bool guard_inputs = true;        ///< see graph::RegionOptions
@@ -76,7 +82,19 @@ class CompiledRegion {
   bool ready() const;
 
  protected:
-  void run(const std::function<void()>& function) const;
+  using TensorArguments = c10::SmallVector<const at::Tensor*, 8>;
+  /// Adds an argument of a call if it is a tensor or a sequence of tensors.
+  template <class Argument>
+  static void add_tensors(const Argument& argument, TensorArguments& tensors) {
+    if constexpr (std::is_base_of_v<at::Tensor, Argument>) {
+      tensors.push_back(&argument);
+    } else if constexpr (std::ranges::forward_range<Argument>) {
+      if constexpr (std::is_same_v<std::ranges::range_reference_t<const Argument>, const at::Tensor&>) {
+        for (const at::Tensor& tensor : argument) tensors.push_back(&tensor);
+      }
+    }
+  }
+  void run(const std::function<void()>& function, const TensorArguments& tensors) const;
 
  private:
   std::shared_ptr<CpuBackend> backend_;  ///< null if operators run in order
@@ -96,16 +114,18 @@ class Compiled : public compile_detail::CompiledRegion {
   template <class... Arguments>
   decltype(auto) operator()(Arguments&&... arguments) const {
     using Result = std::invoke_result_t<Function&, Arguments...>;
+    TensorArguments tensors;
+    (add_tensors(arguments, tensors), ...);
     const auto call = [&]() -> Result { return std::invoke(*function_, std::forward<Arguments>(arguments)...); };
     if constexpr (std::is_void_v<Result>) {
-      run(call);
+      run(call, tensors);
     } else if constexpr (std::is_reference_v<Result>) {
       std::add_pointer_t<Result> result = nullptr;
-      run([&] { result = &call(); });
+      run([&] { result = &call(); }, tensors);
       return static_cast<Result>(*result);
     } else {
       std::optional<Result> result;
-      run([&] { result.emplace(call()); });
+      run([&] { result.emplace(call()); }, tensors);
       return Result(std::move(*result));
     }
   }

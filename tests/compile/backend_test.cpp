@@ -18,7 +18,7 @@ namespace {
 namespace nn = torch::nn;
 using Call = std::function<at::Tensor(int)>;
 
-constexpr CompileOptions generating{};
+constexpr CompileOptions generating{.always = true};
 
 /// Calls until all that is made faster is ready, so that what follows runs on it. False: it took too long.
 template <class Compiled>
@@ -195,7 +195,7 @@ TEST(BackendTest, RoundsWhereItIsCast) {
 TEST(BackendTest, KeepsNanInGradients) {
   const at::Tensor x = at::tensor({NAN, -2.F, 0.5F, NAN, 0.F, 7.F, -9.F}).repeat({30}), grad = torch::ones({210});
   for (const bool from_result : {false, true}) {
-    auto compiled = compile([&](int) { return at::elu_backward(grad, 1, 1, 1, from_result, x) * 2; });
+    auto compiled = compile([&](int) { return at::elu_backward(grad, 1, 1, 1, from_result, x) * 2; }, {.always = true});
     ASSERT_TRUE(warm_up(compiled));
     EXPECT_TRUE(at::isnan(compiled(0)).equal(at::isnan(x))) << compiled.explain().to_text();
   }
@@ -318,7 +318,7 @@ std::string train_embedding(const torch::nn::EmbeddingOptions& options, at::Scal
     (table->forward(ids[i % 2]) * scale).square().sum().backward();
     return table->weight.grad().clone();
   };
-  auto compiled = compile(body, {.exact = exact});
+  auto compiled = compile(body, {.exact = exact, .always = true});
   for (int i = 0; i < 6; ++i) {
     const at::Tensor got = compiled(i);
     while (i > 2 && !compiled.ready()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -370,7 +370,7 @@ TEST(BackendTest, IsCalledByTwoThreads) {
     const at::NoGradGuard no_grad;
     return torch::sigmoid(x * 2 + b).sum(0);
   };
-  auto compiled = compile(body, {.guard_inputs = false});
+  auto compiled = compile(body, {.always = true, .guard_inputs = false});
   std::atomic<int> wrong = 0;
   const auto work = [&](int seed) {
     const at::NoGradGuard no_grad;

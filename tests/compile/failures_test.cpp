@@ -39,7 +39,7 @@ at::Tensor formula(const at::Tensor& x) {
 
 TEST(CompileFailures, RunsPlainlyWhereTheSystemGivesNoThread) {
   if (!test::can_fail_threads()) GTEST_SKIP() << "sanitizers make threads themselves";
-  const auto compiled = compile(&formula);
+  const auto compiled = compile(&formula, {.always = true});
   const CapturedLog log;
   {
     const FailThreads none;
@@ -74,7 +74,7 @@ bool works_in_child(const std::function<bool()>& body) {
 }
 
 TEST(CompileFailures, AForkWhileProgramsAreMadeWaitsForNothing) {
-  const auto compiled = compile(&formula, {.background = true});
+  const auto compiled = compile(&formula, {.background = true, .always = true});
   std::vector<at::Tensor> inputs;
   inputs.reserve(6);
   for (int64_t i = 0; i < 6; ++i) inputs.push_back(torch::rand({64 + i}));
@@ -147,7 +147,7 @@ std::vector<at::Tensor> expected(Training training, bool skips) {
 bool fail_one(const std::function<Training()>& make, int64_t k, const std::vector<at::Tensor>& skipped,
               const std::vector<at::Tensor>& whole) {
   Training training = make();
-  const auto step = compile([&](int number) { training.plain_step(number); });
+  const auto step = compile([&](int number) { training.plain_step(number); }, {.always = true});
   for (int i = 0; i < steps_before; ++i) step(i);
   EXPECT_TRUE(becomes_ready(step));
   bool fired = false, threw = false;

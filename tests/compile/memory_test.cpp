@@ -115,11 +115,13 @@ class OperatorsWatched {
 /// Params: factories – operators that run at once in each call, and make a tensor
 void expect_no_allocations(const Step& step, int64_t factories) {
   const auto counter = std::make_shared<Counter>();
-  auto compiled = compile([=] {
-    at::Tensor result = step();
-    counter->in_function = false;
-    return result;
-  });
+  auto compiled = compile(
+      [=] {
+        at::Tensor result = step();
+        counter->in_function = false;
+        return result;
+      },
+      {.always = true});
   settle(compiled);
   const OperatorsWatched watched;
   const tap::AllocationGuard guard(counter);
@@ -141,7 +143,7 @@ TEST(CompiledMemory, AStepAllocatesNothingOutsideOfOperators) {
 int64_t peak_bytes(const std::function<Step()>& make, bool compiled) {
   const int64_t before = tap::cpu_allocation_counters().current_bytes;
   const Step step = make();
-  auto run = compile(step);
+  auto run = compile(step, {.always = true});
   if (compiled) settle(run);
   for (int call = 0; call < 3; ++call) {
     if (call == 2) tap::reset_cpu_allocation_peak();

@@ -112,7 +112,7 @@ TEST(Compile, F1BranchesOnDataAndCallsForeignCode) {
     out.sum().backward();
     return Tensors{out.detach(), leaf.grad()};
   };
-  for (const CompileOptions& options : {CompileOptions{}, {.exact = true}, {.generate = false}}) {
+  for (const CompileOptions& options : {CompileOptions{.always = true}, {}, {.exact = true}, {.generate = false}}) {
     const auto compiled = compile(body, options);
     for (const double sign : {1, -1, 1, 1, -1, -1, 1, -1, 1, -1, 1, -1}) {
       const Tensors got = compiled(sign), expected = body(sign);
@@ -151,7 +151,7 @@ TEST(Compile, RewritesNormsWithoutWeightsToBf16) {
 // A child has no thread but the one that forked. What is made anew in it needs another.
 TEST(Compile, GoesOnInAChildOfFork) {
   const at::Tensor x = torch::rand({64});
-  const auto compiled = compile([&](double factor) { return (x * factor + 1).tanh().sum(); });
+  const auto compiled = compile([&](double factor) { return (x * factor + 1).tanh().sum(); }, {.always = true});
   for (int call = 0; call < 5; ++call) {
     compiled(2.0);
     wait_for(compiled);

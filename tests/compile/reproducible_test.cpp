@@ -140,19 +140,21 @@ Tensors trained(const Maker& make, const CompileOptions& options, int resumed_at
 }
 
 TEST(Reproducible, AResumedRunGivesTheBitsOfAnUninterruptedOne) {
-  int number = 0;
-  for (const Maker& make : examples()) {
-    const Tensors expected = trained(make, {});
-    EXPECT_EQ(first_difference(expected, trained(make, {})), -1) << "example " << number << ", the same run again";
-    for (int resumed_at = 1; resumed_at < steps; ++resumed_at)
-      EXPECT_EQ(first_difference(expected, trained(make, {}, resumed_at)), -1)
-          << "example " << number << ", resumed at step " << resumed_at;
-    ++number;
+  for (const CompileOptions& options : {CompileOptions{}, {.always = true}}) {
+    int number = 0;
+    for (const Maker& make : examples()) {
+      const Tensors expected = trained(make, options);
+      EXPECT_EQ(first_difference(expected, trained(make, options)), -1) << "example " << number << ", same run again";
+      for (int resumed_at = 1; resumed_at < steps; ++resumed_at)
+        EXPECT_EQ(first_difference(expected, trained(make, options, resumed_at)), -1)
+            << "example " << number << ", resumed at step " << resumed_at;
+      ++number;
+    }
   }
 }
 
 TEST(Reproducible, OptimizedProgramsRunFromTheFirstCallOn) {
-  const auto compiled = compile([](const at::Tensor& x) { return (x * 2).tanh().sum(); });
+  const auto compiled = compile([](const at::Tensor& x) { return (x * 2).tanh().sum(); }, {.always = true});
   const c10::InferenceMode inference;
   compiled(torch::ones({8}));
   const graph::Explanation said = compiled.explain();
@@ -162,7 +164,8 @@ TEST(Reproducible, OptimizedProgramsRunFromTheFirstCallOn) {
 }
 
 TEST(Reproducible, InTheBackgroundCallsDoNotWait) {
-  const auto compiled = compile([](const at::Tensor& x) { return (x * 3).tanh().sum(); }, {.background = true});
+  const auto compiled =
+      compile([](const at::Tensor& x) { return (x * 3).tanh().sum(); }, {.background = true, .always = true});
   const c10::InferenceMode inference;
   for (int call = 0; call < 2; ++call) compiled(torch::ones({8}));
   EXPECT_EQ(compiled.explain().deferred, 3) << "the first call runs eagerly";
@@ -178,31 +181,35 @@ TEST(Reproducible, OperatorsThatReadDataAreRecorded) {
     const at::Tensor chosen = at::masked_select(positive, positive > 3);  // sizes depend on data
     return factor + chosen.sum() + at::nonzero(positive).sum();
   };
-  const auto compiled = compile(body);
+  const auto compiled = compile(body, {.always = true});
   for (int call = 0; call < 3; ++call) EXPECT_TRUE(at::allclose(compiled(call), body(call)));
 }
 
 TEST(Reproducible, InvalidArgumentsFailWhereTheOperatorIsCalled) {
-  const auto compiled = compile([](const at::Tensor& x) {
-    const at::Tensor y = x * 2;
-    try {
-      return at::mm(y, torch::ones({7, 7}));
-    } catch (const c10::Error&) {
-      return y + 1;
-    }
-  });
+  const auto compiled = compile(
+      [](const at::Tensor& x) {
+        const at::Tensor y = x * 2;
+        try {
+          return at::mm(y, torch::ones({7, 7}));
+        } catch (const c10::Error&) {
+          return y + 1;
+        }
+      },
+      {.always = true});
   for (int call = 0; call < 3; ++call) EXPECT_EQ(compiled(torch::ones({2, 3})).sum().item<float>(), 18);
 }
 
 TEST(Reproducible, RecordingWritesNothing) {
   const at::Tensor state = torch::ones({4}), before = torch::full({4}, 2.0);
-  const auto compiled = compile([&](const at::Tensor& x) {
-    const at::NoGradGuard no_grad;
-    const at::Tensor view = state.slice(0, 1, 3);
-    view.add_(x.slice(0, 1, 3));
-    state.mul_(2);
-    return view + state.slice(0, 0, 2);
-  });
+  const auto compiled = compile(
+      [&](const at::Tensor& x) {
+        const at::NoGradGuard no_grad;
+        const at::Tensor view = state.slice(0, 1, 3);
+        view.add_(x.slice(0, 1, 3));
+        state.mul_(2);
+        return view + state.slice(0, 0, 2);
+      },
+      {.always = true});
   EXPECT_TRUE(at::equal(compiled(before), torch::tensor({8.0F, 12.0F})));
   EXPECT_TRUE(at::equal(state, torch::tensor({2.0F, 6.0F, 6.0F, 2.0F})));
 }
@@ -215,7 +222,7 @@ TEST(Reproducible, OperatorsWithSeveralOutArgumentsAreRecorded) {
           const at::NoGradGuard no_grad;
           at::topk_out(values, places, x * 2, 2);
         },
-        {.generate = generate});
+        {.generate = generate, .always = true});
     for (int call = 0; call < 3; ++call) {
       compiled(torch::tensor({1.0F, 5.0F, 3.0F, 2.0F}));
       EXPECT_TRUE(at::equal(values, torch::tensor({10.0F, 6.0F})));
@@ -230,23 +237,25 @@ TEST(Reproducible, UndeclaredWritesTakeEffectOnce) {
     const at::NoGradGuard no_grad;
     return std::get<0>(at::batch_norm_update_stats(torch::ones({4, 3, 2, 2}), mean_now, variance_now, 0.5));
   };
-  compile(body)(mean, variance);
+  compile(body, {.always = true})(mean, variance);
   EXPECT_TRUE(at::equal(mean, torch::full({3}, 0.5)));
 }
 
 TEST(Reproducible, InputsAreGuardedInTheFirstCall) {
   const at::Tensor x = torch::ones({3});
   std::string error;
-  compile([&] {
-    const at::NoGradGuard no_grad;
-    const at::Tensor y = x + 1, z = x * 2;
-    try {
-      x.mutable_data_ptr<float>()[0] = 100;
-    } catch (const c10::Error& caught) {
-      error = caught.what_without_backtrace();
-    }
-    return y + z;
-  })();
+  compile(
+      [&] {
+        const at::NoGradGuard no_grad;
+        const at::Tensor y = x + 1, z = x * 2;
+        try {
+          x.mutable_data_ptr<float>()[0] = 100;
+        } catch (const c10::Error& caught) {
+          error = caught.what_without_backtrace();
+        }
+        return y + z;
+      },
+      {.always = true})();
   EXPECT_THAT(error, ::testing::HasSubstr("sync()"));
 }
 
@@ -257,7 +266,7 @@ TEST(Reproducible, LinearAlgebraWithPivotsRunsOnRealData) {
     const auto [factors, pivots, info] = at::linalg_ldl_factor_ex(a * 1);
     return at::linalg_ldl_solve(factors, pivots, b);
   };
-  const auto compiled = compile(body);
+  const auto compiled = compile(body, {.always = true});
   for (int call = 0; call < 3; ++call) EXPECT_TRUE(at::allclose(compiled(), body()));
 }
 

@@ -266,7 +266,8 @@ class RowWriter : public PhaseWriter {
   }
 
   std::string row_place() const {
-    Term::Numbers strides(e_.loops.size(), 0);
+    Term::Numbers strides = e_.loops;
+    std::fill(strides.begin(), strides.end(), 0);
     int64_t stride = 1;
     for (size_t i = e_.loops.size(); i-- > outer_;) {
       strides[i] = stride;

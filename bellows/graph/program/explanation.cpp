@@ -66,11 +66,11 @@ void detail::count_cause(std::vector<Explanation::Cause>& causes, const std::str
 
 Explanation& Explanation::operator+=(const Explanation& other) {
   for (const auto field :
-       {&Explanation::calls, &Explanation::followed_calls, &Explanation::nested_calls, &Explanation::recordings,
-        &Explanation::dropped, &Explanation::abandoned, &Explanation::recorded, &Explanation::followed,
-        &Explanation::views, &Explanation::at_once, &Explanation::barriers, &Explanation::deferred,
-        &Explanation::flushes, &Explanation::programs, &Explanation::program_runs, &Explanation::results,
-        &Explanation::never_seen, &Explanation::lifted, &Explanation::mismatches})
+       {&Explanation::calls,      &Explanation::followed_calls, &Explanation::nested_calls, &Explanation::plain_calls,
+        &Explanation::recordings, &Explanation::dropped,        &Explanation::abandoned,    &Explanation::recorded,
+        &Explanation::followed,   &Explanation::views,          &Explanation::at_once,      &Explanation::barriers,
+        &Explanation::deferred,   &Explanation::flushes,        &Explanation::programs,     &Explanation::program_runs,
+        &Explanation::results,    &Explanation::never_seen,     &Explanation::lifted,       &Explanation::mismatches})
     this->*field += other.*field;
   for (const auto list : {&Explanation::mismatch_causes, &Explanation::barrier_causes}) {
     for (const Cause& cause : other.*list)
@@ -83,6 +83,7 @@ std::string Explanation::to_text() const {
   std::ostringstream out;
   out << calls << " calls, " << followed_calls << " followed completely";
   if (nested_calls) out << ", " << nested_calls << " inside another region or checkpoint";
+  if (plain_calls) out << ", " << plain_calls << " ran eagerly, because a program is not expected to be faster";
   out << "\n" << recordings << " recordings kept";
   if (dropped) out << ", " << dropped << " dropped because of the limit of recordings";
   if (abandoned) out << ", " << abandoned << " calls that were too long to record";

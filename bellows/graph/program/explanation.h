@@ -12,6 +12,7 @@ struct Explanation {
   int64_t followed_calls = 0;  ///< calls in which no operator had to be recorded
   int64_t nested_calls = 0;    ///< calls within another region, which follows their operators, or within a
                                ///< checkpoint with a policy or budget, which needs each operator
+  int64_t plain_calls = 0;     ///< calls that ran eagerly, because their program is not expected to be faster
   int64_t recordings = 0;      ///< recordings in memory
   int64_t dropped = 0;         ///< recordings dropped because of max_recordings
   int64_t abandoned = 0;       ///< calls with more than max_operators operators

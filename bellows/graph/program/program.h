@@ -149,6 +149,9 @@ class Executable {
   /// Threads: not thread-safe
   virtual void run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
                    std::span<c10::Storage> outputs) = 0;
+  /// Returns whether the program is expected to be faster than eager code. If not, run() runs the operators unchanged,
+  /// and a region may stop to defer them.
+  virtual bool is_worthwhile() const { return true; }
 };
 
 /// Converts programs to executables. A region calls prepare() once for each of its programs.

@@ -1,11 +1,13 @@
 #include "bellows/graph/recording/region.h"
 
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/core/mutex.h"
+#include "bellows/graph/recording/plain_calls.h"
 #include "bellows/graph/recording/replay_guard.h"
 #include "bellows/tap/op_tap.h"
 
@@ -23,23 +25,34 @@ struct Region::State {
     idle.pop_back();
     return taken;
   }
-  void give_back(std::unique_ptr<detail::RecordingTree> tree, const Explanation& counts) {
+  void give_back(std::unique_ptr<detail::RecordingTree> tree, const detail::ReplayGuard& call, uint64_t kind) {
     const MutexLock lock(mutex);
     idle.push_back(std::move(tree));
-    total += counts;
+    total += call.counts();
+    plain.note(kind, call.in_vain());
+  }
+  /// Returns the kind of a call that is to be followed, or nothing if the call runs eagerly.
+  std::optional<uint64_t> kind_of_call(std::span<const at::Tensor* const> arguments) {
+    const MutexLock lock(mutex);
+    const uint64_t kind = plain.kind_of_call(arguments);
+    if (!plain.take(kind)) return kind;
+    ++total.calls;
+    ++total.plain_calls;
+    return {};
   }
 
   const RegionOptions options;
   mutable Mutex mutex;
   std::vector<std::unique_ptr<detail::RecordingTree>> idle BELLOWS_GUARDED_BY(mutex);
   Explanation total BELLOWS_GUARDED_BY(mutex);
+  detail::PlainCalls plain BELLOWS_GUARDED_BY(mutex);
 };
 
 Region::Region(const RegionOptions& options) : state_(std::make_shared<State>(options)) {
   TORCH_CHECK_VALUE(options.max_recordings > 0, "Region: expected max_recordings of at least 1, got 0.");
 }
 
-void Region::run(const std::function<void()>& function) {
+void Region::run(const std::function<void()>& function, std::span<const at::Tensor* const> arguments) {
   const std::shared_ptr<State> state = state_;
   if (tap::active_deferral() || tap::any_tap_needs_each_call()) {
     {
@@ -48,6 +61,8 @@ void Region::run(const std::function<void()>& function) {
     }
     return function();
   }
+  const std::optional<uint64_t> kind = state->kind_of_call(arguments);
+  if (!kind) return function();
   auto tree = state->take();
   const auto replay_guard = std::make_shared<detail::ReplayGuard>(*tree, state->options);
   std::exception_ptr failure;
@@ -67,7 +82,7 @@ void Region::run(const std::function<void()>& function) {
     else
       failure = std::current_exception();
   }
-  state->give_back(std::move(tree), replay_guard->counts());
+  state->give_back(std::move(tree), *replay_guard, *kind);
   if (failure) std::rethrow_exception(failure);
 }
 

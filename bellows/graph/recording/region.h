@@ -1,8 +1,11 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "bellows/graph/program/explanation.h"
@@ -50,9 +53,14 @@ class Region {
   explicit Region(const RegionOptions& options = {});
 
   /// Calls `function`. When run() returns or throws, all tensors that the function created have their values.
+  ///
+  /// If the programs of a call are not expected to be faster than eager code (Executable::is_worthwhile()), later calls
+  /// with the same kinds of arguments run eagerly. After 1, 2, 4, … 64 such calls, one call is followed again, because
+  /// the function may have changed.
+  /// Params: arguments – the tensors that the function receives. Calls with other sizes, strides or dtypes are followed
   /// Throws: exceptions of the function and of deferred operators. An exception of a deferred operator is thrown when
   ///         the operator runs, and its message states this
-  void run(const std::function<void()>& function);
+  void run(const std::function<void()>& function, std::span<const at::Tensor* const> arguments = {});
 
   /// Returns statistics of all completed calls.
   Explanation explain() const;

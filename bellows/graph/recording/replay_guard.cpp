@@ -438,6 +438,7 @@ void ReplayGuard::flush(bool diverged) {
     planned = plan(diverged);
   } catch (const std::bad_alloc&) {  // without a plan, operators run in order
   }
+  worthwhile_ = worthwhile_ || !planned || planned->executable->is_worthwhile();
   if (planned)
     planned->run(pending_, buffers_, counts_);
   else

@@ -33,8 +33,12 @@ class ReplayGuard : public tap::OpTap, public tap::Deferral {
   void set_deferring(bool on) override;
   /// Ends the call and runs all pending operators. The tap must have been removed before.
   void finish();
-  /// Call it only after finish(): no other thread uses the guard then.
+  // Call these functions only after finish(): no other thread uses the guard then.
   const Explanation& counts() const BELLOWS_NO_THREAD_SAFETY_ANALYSIS { return counts_; }
+  /// Returns whether the call was followed completely, and would not have been slower in eager code.
+  bool in_vain() const BELLOWS_NO_THREAD_SAFETY_ANALYSIS {
+    return counts_.followed_calls > 0 && !worthwhile_ && !plain_;
+  }
 
  private:
   struct Found {
@@ -81,6 +85,7 @@ class ReplayGuard : public tap::OpTap, public tap::Deferral {
   int eager_guards_ BELLOWS_GUARDED_BY(mutex_) = 0;  ///< number of active eager guards
   bool plain_ BELLOWS_GUARDED_BY(mutex_) = false;    ///< the rest of the call is neither followed nor recorded
   bool ended_ BELLOWS_GUARDED_BY(mutex_) = false;
+  bool worthwhile_ BELLOWS_GUARDED_BY(mutex_) = false;  ///< a program is expected to be faster than eager code
 };
 
 }  // namespace bellows::graph::detail

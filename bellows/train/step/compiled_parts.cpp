@@ -20,7 +20,8 @@ void run(auto& part, const CompiledParts::Body& body) {
 }  // namespace
 
 CompiledParts::CompiledParts(const Recipe& recipe) {
-  const auto part = [] { return compile(&call_body); };
+  // Always: without the tensors of a batch as arguments, which calls run eagerly would depend on earlier batches.
+  const auto part = [] { return compile(&call_body, {.always = true}); };
   if (recipe.compile == "none") return;
   evaluation_.emplace(part());
   (recipe.compile == "step" ? step_ : forward_).emplace(part());

@@ -1,0 +1,54 @@
+#include "bellows/graph/recording/plain_calls.h"
+
+#include <c10/util/hash.h>
+
+#include <algorithm>
+
+#include "bellows/graph/recording/dispatch_state.h"
+
+namespace bellows::graph::detail {
+namespace {
+
+size_t hash_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return 0;
+  size_t hash = tensor.key_set().raw_repr();
+  hash = c10::hash_combine(hash, static_cast<size_t>(tensor.scalar_type()));
+  hash = c10::hash_combine(hash, tensor.requires_grad());
+  if (tensor.layout() != c10::kStrided) return hash;
+  for (const int64_t size : tensor.sizes()) hash = c10::hash_combine(hash, size);
+  for (const int64_t stride : tensor.strides()) hash = c10::hash_combine(hash, stride);
+  return hash;
+}
+
+}  // namespace
+
+uint64_t PlainCalls::kind_of_call(std::span<const at::Tensor* const> arguments) const {
+  if (!any_in_vain_) return 0;
+  const DispatchState state = DispatchState::capture();
+  size_t hash = c10::hash_combine(state.included, state.excluded);
+  hash = c10::hash_combine(hash, state.grad * 2 + state.inference);
+  for (const at::Tensor* argument : arguments) hash = c10::hash_combine(hash, hash_of(*argument));
+  return std::max<uint64_t>(hash, 1);
+}
+
+bool PlainCalls::take(uint64_t kind) {
+  const auto found = kinds_.find(kind);
+  if (found == kinds_.end() || found->second.left == 0) return false;
+  --found->second.left;
+  return true;
+}
+
+void PlainCalls::note(uint64_t kind, bool in_vain) {
+  any_in_vain_ = any_in_vain_ || in_vain;
+  if (kind == 0) return;
+  if (!in_vain) {
+    kinds_.erase(kind);
+    return;
+  }
+  if (kinds_.size() == most_kinds) kinds_.clear();
+  Streak& streak = kinds_[kind];
+  streak.length = std::clamp(2 * streak.length, 1, longest);
+  streak.left = streak.length;
+}
+
+}  // namespace bellows::graph::detail
