@@ -1,6 +1,7 @@
 #include "bellows/compile/backend.h"
 
 #include <c10/util/StringUtil.h>
+#include <c10/util/hash.h>
 
 #include <pthread.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <unordered_map>
 
 #include "bellows/compile/cost_model.h"
 #include "bellows/compile/embedding.h"
@@ -35,7 +37,7 @@
 namespace bellows::compile_detail {
 namespace {
 
-constexpr size_t kept_reports = 32, most_names = 24;
+constexpr size_t kept_reports = 32, most_names = 24, most_families = 64;
 constexpr std::chrono::seconds longest_after_stop(8);
 
 /// The process-wide mutex of all back ends. It is locked only briefly, and during fork(). In a child process it is
@@ -93,6 +95,45 @@ std::vector<graph::Pass> cpu_passes(const BackendOptions& options) {
   graph::insert_before("loops", embedding_pass(), list);
   if (options.autocast) graph::insert_before("constants", graph::autocast_pass(*options.autocast), list);
   return list;
+}
+
+/// Returns a hash of a program's operators and of the values that they use, without sizes and numbers.
+size_t hash_of_operators(const graph::Program& program) {
+  size_t hash = program.instructions.size();
+  const auto add = [&](size_t number) { hash = c10::hash_combine(hash, number); };
+  const auto add_operands = [&](const std::vector<graph::Operand>& operands) {
+    for (const graph::Operand& operand : operands) {
+      add(static_cast<size_t>(operand.value));
+      add(operand.geometry.sizes.size());
+      add(static_cast<size_t>(operand.geometry.dtype.toScalarType()));
+    }
+  };
+  for (const graph::Instruction& one : program.instructions) {
+    add(std::hash<std::string>()(one.op->name));
+    for (const auto& argument : one.arguments) add_operands(argument.operands);
+    for (const auto& result : one.results) add_operands(result.operands);
+  }
+  return hash;
+}
+
+std::vector<graph::Geometry> inputs_of(const graph::Program& program) {
+  std::vector<graph::Geometry> made;
+  made.reserve(program.inputs.size());
+  for (const graph::ValueId value : program.inputs) made.push_back(program.values[value].geometry);
+  return made;
+}
+
+/// Describes the inputs whose sizes differ from those of an earlier program.
+std::string differences(const std::vector<graph::Geometry>& earlier, const std::vector<graph::Geometry>& inputs) {
+  constexpr int most_named = 4;
+  std::string text;
+  int different = 0;
+  for (size_t i = 0; i < std::min(earlier.size(), inputs.size()); ++i) {
+    if (earlier[i] == inputs[i] || different++ >= most_named) continue;
+    text += c10::str(text.empty() ? "  sizes: " : ", ", inputs[i].text(), " instead of ", earlier[i].text());
+  }
+  if (different > most_named) text += c10::str(", and ", different - most_named, " other inputs");
+  return text.empty() ? text : text + " in an earlier program with the same operators\n";
 }
 
 /// Logs a warning if possible. After an out-of-memory error, even the message may fail.
@@ -169,11 +210,20 @@ class CpuBackend::Swapped : public graph::Executable {
   std::atomic<bool> settled_ = false, worthwhile_ = true;
 };
 
+/// Programs with the same operators on the same values, for example for batches of different lengths.
+struct CpuBackend::Family {
+  KernelFamily kernels;
+  std::vector<graph::Geometry> inputs;  ///< of the first program
+  int64_t programs = 0;
+};
+
 /// The state that a back end's thread shares with callers.
 struct CpuBackend::Queue {
   const int process = ::getpid();
   std::deque<Job> jobs BELLOWS_GUARDED_BY(process_mutex());  ///< the worker is compiling the first one
-  SharedConstants constants;                                 ///< used by the worker
+  SharedConstants constants;                                 ///< used by the worker, like `families`
+  std::unordered_map<size_t, Family> families;               ///< by hash_of_operators()
+  int64_t programs BELLOWS_GUARDED_BY(process_mutex()) = 0, compiled BELLOWS_GUARDED_BY(process_mutex()) = 0;
   std::vector<std::string> reports BELLOWS_GUARDED_BY(process_mutex());
   /// Exists while there are jobs; last member, so that it ends before the members that it uses
   std::unique_ptr<std::jthread> worker BELLOWS_GUARDED_BY(process_mutex());
@@ -260,7 +310,9 @@ bool CpuBackend::ready() const {
 std::string CpuBackend::to_text() const {
   const MutexLock lock(process_mutex());
   const Queue& queue = own_queue();
-  std::string text;
+  std::string text =
+      c10::str("programs: ", queue.programs, ", ", queue.compiled, " of them needed the compiler; the others have the ",
+               "operators of an earlier program, and other sizes\n");
   for (const std::string& report : queue.reports) text += report;
   if (!queue.jobs.empty()) text += c10::str("compiling: ", queue.jobs.size(), " programs\n");
   return text;
@@ -303,9 +355,20 @@ std::shared_ptr<CpuBackend::Swapped> CpuBackend::make_first(const std::stop_toke
   return made;
 }
 
+CpuBackend::Family& CpuBackend::family_of(const graph::Program& program) {
+  auto& families = queue_->families;
+  const size_t hash = hash_of_operators(program);
+  if (families.size() == most_families && !families.contains(hash)) families.clear();
+  Family& family = families[hash];
+  if (family.programs++ == 0) family.inputs = inputs_of(program);
+  return family;
+}
+
 void CpuBackend::make(Job& job) {
   graph::Program& program = job.program;
   const ProgramWork recorded = ProgramWork::of(program);
+  Family& family = family_of(program);
+  const std::string sizes = differences(family.inputs, inputs_of(program));
   graph::functionalize(program);
   graph::Remaining left = graph::freeze_inputs(program, job.seen, job.frozen);
   for (const int input : left.inputs) job.inputs[input] = {};  // may differ in each call
@@ -313,14 +376,18 @@ void CpuBackend::make(Job& job) {
   graph::PassOptions options{.exact = options_.exact, .can_generate = is_worth_generating};
   if (!generates) options.without.insert(options.without.end(), {"loops", "updates", "reuse"});
   const graph::PassReport passes = graph::run_passes(program, options, passes_);
-  std::string report = c10::str("program of ", recorded.instructions, " operators:\n", passes.to_text());
+  std::string report = c10::str("program of ", recorded.instructions, " operators:\n", sizes, passes.to_text());
   const bool may_stay_plain = !options_.always && !options_.exact && !options_.autocast && options_.frozen.empty();
   if (const double gain = expected_gain_us(recorded, ProgramWork::of(program)); may_stay_plain && gain <= 0) {
     if (const auto executable = job.executable.lock()) executable->stay_plain();
     return add_report(c10::str(report, "  not compiled: a call is expected to take ", std::lround(-gain),
                                " us longer than eager code\n"));
   }
-  if (generates) report += generate_kernels(program, kernel_cache(), job.cancel.get_token()).to_text();
+  if (generates) {
+    const KernelReport kernels = generate_kernels(program, kernel_cache(), job.cancel.get_token(), &family.kernels);
+    report += kernels.to_text();
+    count_program(kernels.compiled > 0);
+  }
   const std::vector<graph::Pass> behind_kernels{graph::branches_pass()};
   report += graph::run_passes(program, {.exact = options_.exact}, behind_kernels).to_text();
   report += names_of(program);
@@ -332,6 +399,12 @@ void CpuBackend::make(Job& job) {
   if (!executable) return;
   executable->put(std::move(better), std::move(job.inputs));
   add_report(std::move(report));
+}
+
+void CpuBackend::count_program(bool compiled) const {
+  const MutexLock lock(process_mutex());
+  ++queue_->programs;
+  queue_->compiled += compiled;
 }
 
 void CpuBackend::add_report(std::string report) const {

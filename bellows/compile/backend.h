@@ -48,6 +48,7 @@ class CpuBackend : public graph::Backend {
     std::stop_source cancel{std::nostopstate};  ///< stops the compilation
   };
 
+  struct Family;
   struct Queue;
 
   /// Returns the queue of this process. A child process of fork() starts with an empty queue.
@@ -59,6 +60,8 @@ class CpuBackend : public graph::Backend {
   void work(const std::stop_token& stop);
   std::shared_ptr<Swapped> make_first(const std::stop_token& stop);
   void make(Job& job);
+  Family& family_of(const graph::Program& program);
+  void count_program(bool compiled) const;
   void add_report(std::string report) const;
 
   const BackendOptions options_;

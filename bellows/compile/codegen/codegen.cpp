@@ -4,10 +4,10 @@
 #include <c10/util/hash.h>
 
 #include <algorithm>
-#include <set>
 
 #include "bellows/compile/codegen/kernel_prelude.h"
 #include "bellows/compile/codegen/phase_writer.h"
+#include "bellows/compile/codegen/scalar.h"
 
 namespace bellows::compile_detail {
 namespace {
@@ -23,19 +23,37 @@ bool can_write(const Expression& expression) {
          std::all_of(expression.loops.begin(), expression.loops.end(), [](int64_t size) { return size > 0; });
 }
 
+void name_and_wrap(KernelCode::Function& function, const std::string& body) {
+  function.symbol = "bellows_" + c10::sha1(body).str().substr(0, 20);
+  function.text = c10::str("extern \"C\" void ", function.symbol,
+                           "(char* const* operands, char* const* results, const double* numbers, char* scratch, "
+                           "const i64* sizes, const double* constants, i64 begin, i64 end) {\n",
+                           body, "}\n");
+}
+
 KernelCode::Function function_of(const WrittenPhase& phase) {
-  const std::string symbol = "bellows_" + c10::sha1(phase.body).str().substr(0, 20);
-  return {.symbol = symbol,
-          .text = c10::str(
-              "extern \"C\" void ", symbol,
-              "(char* const* operands, char* const* results, const double* numbers, char* scratch, i64 begin, i64 end) "
-              "{\n",
-              phase.body, "}\n"),
-          .units = phase.units,
-          .unit_bytes = phase.unit_bytes};
+  KernelCode::Function function;
+  function.units = phase.units;
+  function.unit_bytes = phase.unit_bytes;
+  function.marked = MarkedText::of(phase.body);
+  name_and_wrap(function, function.marked.code());
+  return function;
 }
 
 }  // namespace
+
+void KernelCode::Function::read_numbers(const std::vector<bool>& size_varies,
+                                        const std::vector<bool>& constant_varies) {
+  name_and_wrap(*this, marked.code(size_varies, constant_varies));
+  sizes.clear();
+  constants.clear();
+  for (size_t i = 0; i < size_varies.size(); ++i) {
+    if (size_varies[i]) sizes.push_back(marked.sizes[i]);
+  }
+  for (size_t i = 0; i < constant_varies.size(); ++i) {
+    if (constant_varies[i]) constants.push_back(value_of_literal(marked.constants[i]));
+  }
+}
 
 std::optional<KernelCode> generate(const Expression& expression) {
   return generate(std::vector<Expression>{expression});
@@ -69,14 +87,9 @@ std::optional<KernelCode> generate(const std::vector<Expression>& expressions) {
   return code;
 }
 
-std::string source_of(const std::vector<const KernelCode*>& kernels) {
+std::string source_of(const std::vector<const KernelCode::Function*>& functions) {
   std::string source(kernel_prelude());
-  std::set<std::string> written;
-  for (const KernelCode* kernel : kernels) {
-    for (const auto& function : kernel->functions) {
-      if (written.insert(function.symbol).second) source += function.text;
-    }
-  }
+  for (const auto* function : functions) source += function->text;
   return source;
 }
 

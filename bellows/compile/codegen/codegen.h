@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bellows/compile/codegen/marked_text.h"
 #include "bellows/graph/passes/expression.h"
 
 namespace bellows::compile_detail {
@@ -13,7 +14,8 @@ namespace bellows::compile_detail {
 /// The generated code of a group: C++ functions that must be called one after another.
 struct KernelCode {
   /// A function with this signature:
-  /// void SYMBOL(char* const* operands, char* const* results, const double* numbers, char* scratch, i64 begin, i64 end)
+  /// void SYMBOL(char* const* operands, char* const* results, const double* numbers, char* scratch, const i64* sizes,
+  ///             const double* constants, i64 begin, i64 end)
   /// It computes the units of work from `begin` to `end`. Units are independent and may be computed concurrently.
   struct Function {
     std::string symbol;  ///< derived from the text, so that equal code has the same name
@@ -21,12 +23,20 @@ struct KernelCode {
     int64_t units = 0;
     /// Estimated cost of a unit, expressed as the bytes that memory could transfer in that time.
     int64_t unit_bytes = 0;
+    MarkedText marked{};
+    /// Numbers that the function reads from its arguments, because other programs use it with other numbers.
+    std::vector<int64_t> sizes{};
+    std::vector<double> constants{};
+
+    /// Changes the text so that it reads these numbers from its arguments (MarkedText::code()).
+    void read_numbers(const std::vector<bool>& size_varies, const std::vector<bool>& constant_varies);
   };
   std::vector<Function> functions{};
   size_t scratch_bytes = 0;  ///< scratch memory for values that one function passes to another
 };
 
-/// Generates code for an expression. Shapes and strides are constants in the code. Numbers are read when the code runs.
+/// Generates code for an expression. Shapes and strides are constants in the code, unless a FunctionFamily changes this.
+/// Numbers are read when the code runs.
 ///
 /// The code iterates over rows or columns, depending on which elements are adjacent in memory. Adjacent loops are
 /// merged. The innermost loop is written so that the compiler vectorizes it. bf16 and half are computed in float. Sums
@@ -43,7 +53,7 @@ std::optional<KernelCode> generate(const graph::Expression& expression);
 /// the combined work of these loop nests.
 std::optional<KernelCode> generate(const std::vector<graph::Expression>& expressions);
 
-/// Returns source text that contains each function of these kernels once.
-std::string source_of(const std::vector<const KernelCode*>& kernels);
+/// Returns source text that contains these functions.
+std::string source_of(const std::vector<const KernelCode::Function*>& functions);
 
 }  // namespace bellows::compile_detail

@@ -3,9 +3,11 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <set>
 
+#include "bellows/compile/codegen/marked_text.h"
 #include "bellows/compile/codegen/scalar.h"
 
 namespace bellows::compile_detail {
@@ -130,7 +132,9 @@ std::vector<int> PhaseWriter::needed(const std::vector<int>& roots) const {
 
 std::string PhaseWriter::text_of(int t) const {
   const Term& term = e_.terms[t];
-  return term.function == Function::constant ? literal(term.value, term.type) : name(t);
+  if (term.function != Function::constant) return name(t);
+  const std::string text = literal(term.value, term.type);
+  return c10::isFloatingType(term.type) && std::isfinite(term.value) ? marked_constant(text, term.type) : text;
 }
 
 void PhaseWriter::write_term(int t) {
@@ -195,13 +199,14 @@ void PhaseWriter::decode_unit(size_t loops, const std::string& from) {
     if (i == 0)
       out_ += "const i64 i0 = rest;\n";
     else
-      out_ += c10::str("const i64 i", i, " = rest % ", e_.loops[i], "; rest /= ", e_.loops[i], ";\n");
+      out_ += c10::str("const i64 i", i, " = rest % ", marked_size(e_.loops[i]), "; rest /= ", marked_size(e_.loops[i]),
+                       ";\n");
   }
 }
 
 std::string PhaseWriter::base(bool result, int index, int64_t offset_bytes) {
-  if (index >= scratch_index) return c10::str("scratch + ", offset_bytes);
-  return c10::str(result ? "results[" : "operands[", index, "] + ", offset_bytes);
+  if (index >= scratch_index) return c10::str("scratch + ", marked_size(offset_bytes));
+  return c10::str(result ? "results[" : "operands[", index, "] + ", marked_size(offset_bytes));
 }
 
 void PhaseWriter::write_pointers() {
@@ -280,17 +285,20 @@ class RowWriter : public PhaseWriter {
     std::string result = "0";
     for (size_t i = outer_; i < e_.loops.size(); ++i) {
       if (strides[i] != 0)
-        result += c10::str(" + ", i + 1 == e_.loops.size() ? "v" : c10::str("i", i), " * ", strides[i]);
+        result += c10::str(" + ", i + 1 == e_.loops.size() ? "v" : c10::str("i", i), " * ", marked_size(strides[i]));
     }
     return in_loop_ ? result : "0";
   }
   std::string unit_place(const Term::Numbers& strides) const override {
     std::string result;
     for (size_t i = 0; i < outer_; ++i) {
-      if (strides[i] != 0) result += c10::str(" + i", i, " * ", strides[i]);
+      if (strides[i] != 0) result += c10::str(" + i", i, " * ", marked_size(strides[i]));
     }
     return result;
   }
+
+  /// Returns: the size of arrays for a row. It is the same for many sizes, so that programs can share the code.
+  int64_t row_capacity() const { return inner_places() <= 1024 ? 1024 : longest_kept_row; }
 
   /// Chooses terms that several loops over a row need and that are more expensive to compute than to read back.
   void choose_kept() {
@@ -319,7 +327,7 @@ class RowWriter : public PhaseWriter {
   void write_unit() override {
     if (outer_ > 0) decode_unit(outer_, "u");
     write_pointers();
-    for (const int t : to_keep_) out_ += c10::str(value_type(e_.terms[t].type), " b", t, "[", inner_places(), "];\n");
+    for (const int t : to_keep_) out_ += c10::str(value_type(e_.terms[t].type), " b", t, "[", row_capacity(), "];\n");
     kept_now_.clear();
     for (now_ = 0; now_ <= levels(); ++now_) {
       write_unit_terms(now_);
@@ -343,7 +351,7 @@ class RowWriter : public PhaseWriter {
 
   void open_loops() {
     for (size_t i = outer_; i + 1 < e_.loops.size(); ++i)
-      out_ += c10::str("for (i64 i", i, " = 0; i", i, " < ", e_.loops[i], "; ++i", i, ") {\n");
+      out_ += c10::str("for (i64 i", i, " = 0; i", i, " < ", marked_size(e_.loops[i]), "; ++i", i, ") {\n");
   }
   void close_loops() {
     for (size_t i = outer_; i + 1 < e_.loops.size(); ++i) out_ += "}\n";
@@ -374,17 +382,15 @@ class RowWriter : public PhaseWriter {
       if (code.watches_nan) out_ += c10::str("i32 n", t, " = 0;\n");
     }
     open_loops();
-    const int64_t length = e_.loops.back();
-    const std::string end = length > part_length ? "d" : std::to_string(length);
-    out_ += length > part_length
-                ? c10::str("for (i64 c = 0; c < ", length, "; c += ", part_length, ") { const i64 d = c + ",
-                           part_length, " < ", length, " ? c + ", part_length, " : ", length, ";\n")
-                : "{ const i64 c = 0;\n";
+    // Hidden from the compiler: the order of a sum must not depend on whether the length is a literal.
+    out_ += c10::str("{ i64 n = ", marked_size(e_.loops.back()), ";\n__asm__(\"\" : \"+r\"(n));\n");
+    out_ += c10::str("for (i64 c = 0; c < n; c += ", part_length, ") { const i64 d = c + ", part_length, " < n ? c + ",
+                     part_length, " : n;\n");
     for (const int t : reductions) {
       const ReductionCode code = reduction_code(e_.terms[t]);
       out_ += c10::str(code.part_type, " q", t, " = ", code.start, ";\n");
     }
-    out_ += simd(reductions) + c10::str("for (i64 v = c; v < ", end, "; ++v) {\n");
+    out_ += simd(reductions) + "for (i64 v = c; v < d; ++v) {\n";
     write_body(arguments_of(reductions));
     for (const int t : reductions) {
       const ReductionCode code = reduction_code(e_.terms[t]);
@@ -396,7 +402,7 @@ class RowWriter : public PhaseWriter {
     out_ += "}\n";
     for (const int t : reductions)
       out_ += reduction_code(e_.terms[t]).joined(c10::str("a", t), c10::str("q", t)) + ";\n";
-    out_ += "}\n";
+    out_ += "} }\n";
     close_loops();
     name_totals(reductions);
   }
@@ -421,7 +427,7 @@ class RowWriter : public PhaseWriter {
     }
     if (!roots.empty()) {
       open_loops();
-      out_ += simd({}) + c10::str("for (i64 v = 0; v < ", e_.loops.back(), "; ++v) {\n");
+      out_ += simd({}) + c10::str("for (i64 v = 0; v < ", marked_size(e_.loops.back()), "; ++v) {\n");
       write_body(roots);
       for (size_t s = 0; s < e_.stores.size(); ++s) {
         if (is_written_inside(s)) write_store(s);
@@ -441,7 +447,8 @@ class RowWriter : public PhaseWriter {
   std::set<int> to_keep_, kept_now_, kept_after_;
 };
 
-constexpr int64_t rows_of_part = 32;  ///< number of rows that are added in float before the sums are added to doubles
+constexpr int64_t rows_of_part = 32;   ///< number of rows that are added in float before the sums are added to doubles
+constexpr int64_t most_columns = 256;  ///< maximum number of columns in a block of a phase with reductions
 
 /// Writes columns: a unit is a block of columns. Each reduction has an array with one element per column.
 class ColumnWriter : public PhaseWriter {
@@ -466,11 +473,10 @@ class ColumnWriter : public PhaseWriter {
   }
 
   virtual void write_block() {
-    out_ += c10::str("const i64 low = u % ", blocks(), " * ", block_, ";\n");
-    out_ += blocks() == 1 ? c10::str("const i64 count = ", columns(), ";\n")
-                          : c10::str("const i64 count = low + ", block_, " < ", columns(), " ? ", block_, " : ",
-                                     columns(), " - low;\n");
-    if (outer_ > 1) decode_unit(outer_ - 1, c10::str("u / ", blocks()));
+    const std::string block = marked_size(block_), all = marked_size(columns());
+    out_ += c10::str("const i64 blocks = ", marked_size(blocks()), ", low = u % blocks * ", block, ";\n");
+    out_ += c10::str("const i64 count = low + ", block, " < ", all, " ? ", block, " : ", all, " - low;\n");
+    if (outer_ > 1) decode_unit(outer_ - 1, "u / blocks");
   }
 
  public:
@@ -500,18 +506,18 @@ class ColumnWriter : public PhaseWriter {
   std::string place(const Term::Numbers& strides) const override {
     if (!in_loop_) return "0";
     std::string result = "0";
-    if (outer_ > 0 && strides[outer_ - 1] != 0) result += c10::str(" + v * ", strides[outer_ - 1]);
+    if (outer_ > 0 && strides[outer_ - 1] != 0) result += c10::str(" + v * ", marked_size(strides[outer_ - 1]));
     for (size_t i = outer_; inside_ && i < e_.loops.size(); ++i) {
-      if (strides[i] != 0) result += c10::str(" + i", i, " * ", strides[i]);
+      if (strides[i] != 0) result += c10::str(" + i", i, " * ", marked_size(strides[i]));
     }
     return result;
   }
   std::string unit_place(const Term::Numbers& strides) const override {
     std::string result;
     for (size_t i = 0; i + 1 < outer_; ++i) {
-      if (strides[i] != 0) result += c10::str(" + i", i, " * ", strides[i]);
+      if (strides[i] != 0) result += c10::str(" + i", i, " * ", marked_size(strides[i]));
     }
-    if (outer_ > 0 && strides[outer_ - 1] != 0) result += c10::str(" + low * ", strides[outer_ - 1]);
+    if (outer_ > 0 && strides[outer_ - 1] != 0) result += c10::str(" + low * ", marked_size(strides[outer_ - 1]));
     return result;
   }
 
@@ -526,7 +532,7 @@ class ColumnWriter : public PhaseWriter {
 
   void open_loops(size_t last) {
     for (size_t i = outer_; i < last; ++i)
-      out_ += c10::str("for (i64 i", i, " = 0; i", i, " < ", e_.loops[i], "; ++i", i, ") {\n");
+      out_ += c10::str("for (i64 i", i, " = 0; i", i, " < ", marked_size(e_.loops[i]), "; ++i", i, ") {\n");
     inside_ = true;
   }
   void close_loops(size_t last) {
@@ -535,7 +541,7 @@ class ColumnWriter : public PhaseWriter {
   }
 
   void declare(const std::string& type, const std::string& array, const std::string& start) {
-    out_ += c10::str(type, " ", array, "[", std::min(block_, columns()), "];\nfor (i64 v = 0; v < count; ++v) ", array,
+    out_ += c10::str(type, " ", array, "[", most_columns, "];\nfor (i64 v = 0; v < count; ++v) ", array,
                      "[v] = ", start, ";\n");
   }
 
@@ -546,7 +552,7 @@ class ColumnWriter : public PhaseWriter {
       if (code.watches_nan) declare("i32", c10::str("n", t), "0");
     }
     const size_t last = e_.loops.size() - 1;
-    const int64_t rows = e_.loops[last];
+    const std::string rows = marked_size(e_.loops[last]);
     open_loops(last);
     out_ += c10::str("for (i64 c = 0; c < ", rows, "; c += ", rows_of_part, ") {\nconst i64 d = c + ", rows_of_part,
                      " < ", rows, " ? c + ", rows_of_part, " : ", rows, ";\n");
@@ -658,7 +664,7 @@ bool prefers_columns(const Phase& phase) {
 int64_t block_of(const Phase& phase) {
   if (phase.outer == phase.nest.loops.size()) return 4096;
   const int64_t columns = phase.nest.loops[phase.outer - 1], others = product(phase.nest.loops, 0, phase.outer - 1);
-  int64_t block = 256;
+  int64_t block = most_columns;
   while (block > 32 && others * ((columns + block - 1) / block) < 8) block /= 2;
   return block;
 }

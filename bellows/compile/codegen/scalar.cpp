@@ -91,6 +91,10 @@ std::string literal(double value, ScalarType type) {
   return digits;
 }
 
+double value_of_literal(const std::string& literal) {
+  return std::strtod(literal.c_str() + 1, nullptr);  // "(0x1.8p+1f)"
+}
+
 std::string applied(const Term& term, ScalarType from, const std::string& a, const std::string& b,
                     const std::string& c) {
   const std::string cast = c10::str("(", value_type(term.type), ")");

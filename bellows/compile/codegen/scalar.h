@@ -15,6 +15,8 @@ const char* memory_type(c10::ScalarType type);
 std::string converted(const std::string& text, c10::ScalarType from, c10::ScalarType to);
 /// Returns a value as a C++ literal.
 std::string literal(double value, c10::ScalarType type);
+/// Returns the value of a floating-point literal that literal() returned.
+double value_of_literal(const std::string& literal);
 /// Returns code that computes a term from `a`, `b` and `c`. The term must not be a leaf or a reduction.
 /// Params: from – the type of `a`
 std::string applied(const graph::Term& term, c10::ScalarType from, const std::string& a, const std::string& b,

@@ -19,13 +19,18 @@ double number_of(const c10::IValue& value) {
 
 }  // namespace
 
-GeneratedKernel::GeneratedKernel(std::string name, const KernelCode& code, std::shared_ptr<const Library> library)
-    : name_(std::move(name)), library_(std::move(library)), scratch_bytes_(code.scratch_bytes) {
+GeneratedKernel::GeneratedKernel(std::string name, const KernelCode& code, const Libraries& libraries)
+    : name_(std::move(name)), scratch_bytes_(code.scratch_bytes) {
   functions_.reserve(code.functions.size());
-  for (const auto& function : code.functions)
-    functions_.push_back({.call = reinterpret_cast<Call>(library_->symbol(function.symbol)),
+  for (const auto& function : code.functions) {
+    const auto& library = libraries.at(function.symbol);
+    functions_.push_back({.library = library,
+                          .call = reinterpret_cast<Call>(library->symbol(function.symbol)),
                           .units = function.units,
-                          .grain = std::max<int64_t>(1, grain_bytes / std::max<int64_t>(function.unit_bytes, 1))});
+                          .grain = std::max<int64_t>(1, grain_bytes / std::max<int64_t>(function.unit_bytes, 1)),
+                          .sizes = function.sizes,
+                          .constants = function.constants});
+  }
 }
 
 void GeneratedKernel::run(std::span<void* const> operands, std::span<void* const> results,
@@ -37,11 +42,11 @@ void GeneratedKernel::run(std::span<void* const> operands, std::span<void* const
   auto* const between = static_cast<char*>(scratch);
   for (const Function& function : functions_) {
     if (function.units <= function.grain) {
-      function.call(from, to, values.data(), between, 0, function.units);
+      function.run(from, to, values.data(), between, 0, function.units);
       continue;
     }
     kernels::parallel_ranges(function.units, function.grain, [&](int64_t begin, int64_t end) {
-      function.call(from, to, values.data(), between, begin, end);
+      function.run(from, to, values.data(), between, begin, end);
     });
   }
 }

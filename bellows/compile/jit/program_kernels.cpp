@@ -10,7 +10,6 @@
 #include <set>
 #include <sstream>
 #include <thread>
-#include <unordered_map>
 
 #include "bellows/compile/codegen/codegen.h"
 #include "bellows/compile/codegen/schedule.h"
@@ -81,33 +80,26 @@ std::optional<KernelCode> code_of(const Instruction& one) {
 struct Planned {
   Instruction* one = nullptr;
   KernelCode code;
-  size_t source = 0;
 };
 
-/// Distributes functions over sources. All functions of a kernel are in one source, and equal kernels are in the same
-/// source.
-std::vector<std::vector<const KernelCode*>> share_out(std::vector<Planned>& planned) {
-  std::vector<std::vector<const KernelCode*>> sources;
-  std::unordered_map<std::string, size_t> source_of_kernel;
+/// Functions that are compiled together.
+using Source = std::vector<const KernelCode::Function*>;
+
+/// Distributes the functions that have no library yet over sources.
+std::vector<Source> share_out(const std::vector<Planned>& planned, const Libraries& known) {
+  std::vector<Source> sources;
+  std::set<std::string> seen;
   size_t bytes = source_bytes;
-  for (Planned& each : planned) {
-    std::string key;
-    size_t length = 0;
+  for (const Planned& each : planned) {
     for (const auto& function : each.code.functions) {
-      key += function.symbol;
-      length += function.text.size();
-    }
-    const auto [known, added] = source_of_kernel.emplace(key, sources.size());
-    if (added) {
-      if (bytes + length > source_bytes) {
+      if (known.contains(function.symbol) || !seen.insert(function.symbol).second) continue;
+      if (bytes + function.text.size() > source_bytes) {
         sources.emplace_back();
         bytes = 0;
       }
-      known->second = sources.size() - 1;
-      sources.back().push_back(&each.code);
-      bytes += length;
+      sources.back().push_back(&function);
+      bytes += function.text.size();
     }
-    each.source = known->second;
   }
   return sources;
 }
@@ -125,20 +117,28 @@ std::shared_ptr<const Library> library_of(const std::string& source, KernelCache
   }
 }
 
-std::vector<std::shared_ptr<const Library>> compile_all(const std::vector<std::vector<const KernelCode*>>& sources,
-                                                        KernelCache& cache, const std::stop_token& stop) {
-  std::vector<std::shared_ptr<const Library>> libraries(sources.size());
+void compile_all(const std::vector<Source>& sources, KernelCache& cache, const std::stop_token& stop,
+                 Libraries& libraries) {
+  std::vector<std::shared_ptr<const Library>> made(sources.size());
   std::atomic<size_t> next = 0;
   const auto work = [&] {
-    for (size_t i = next++; i < sources.size(); i = next++)
-      libraries[i] = library_of(source_of(sources[i]), cache, stop);
+    for (size_t i = next++; i < sources.size(); i = next++) made[i] = library_of(source_of(sources[i]), cache, stop);
   };
   const size_t workers = std::clamp<size_t>(std::thread::hardware_concurrency(), 2, 8);
   std::vector<std::future<void>> running;
   for (size_t i = 1; i < std::min(workers, sources.size()); ++i) running.push_back(start_async_or_run(work));
   work();
   for (auto& each : running) each.get();
-  return libraries;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    for (const auto* function : sources[i]) {
+      if (made[i]) libraries.emplace(function->symbol, made[i]);
+    }
+  }
+}
+
+bool has_all(const Libraries& libraries, const KernelCode& code) {
+  return std::all_of(code.functions.begin(), code.functions.end(),
+                     [&](const auto& function) { return libraries.contains(function.symbol); });
 }
 
 }  // namespace
@@ -146,7 +146,8 @@ std::vector<std::shared_ptr<const Library>> compile_all(const std::vector<std::v
 std::string KernelReport::to_text() const {
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.2f", compile_s);
-  return c10::str("kernels: ", kernels, " for ", functions, " different functions, ready after ", seconds, " s; ", left,
+  return c10::str("kernels: ", kernels, " for ", functions, " different functions (", functions - compiled,
+                  " of them from programs for other sizes), ready after ", seconds, " s; ", left,
                   " groups run as operators\n");
 }
 
@@ -177,9 +178,11 @@ bool is_worth_generating(const Expression& expression) {
   return true;
 }
 
-KernelReport generate_kernels(Program& program, KernelCache& cache, const std::stop_token& stop) {
+KernelReport generate_kernels(Program& program, KernelCache& cache, const std::stop_token& stop, KernelFamily* family) {
   const auto start = std::chrono::steady_clock::now();
   KernelReport report;
+  KernelFamily own;
+  KernelFamily& used = family ? *family : own;
   std::vector<Planned> planned;
   planned.reserve(program.instructions.size());
   for (Instruction& one : program.instructions) {
@@ -188,15 +191,21 @@ KernelReport generate_kernels(Program& program, KernelCache& cache, const std::s
     else
       report.left += one.group && !one.kernel;
   }
-  const auto libraries = compile_all(share_out(planned), cache, stop);
+  std::vector<KernelCode*> codes;
+  codes.reserve(planned.size());
+  for (Planned& each : planned) codes.push_back(&each.code);
+  used.functions.adapt(codes);
+  const std::vector<Source> sources = share_out(planned, used.libraries);
+  compile_all(sources, cache, stop, used.libraries);
+  for (const Source& source : sources) report.compiled += static_cast<int64_t>(source.size());
   std::set<std::string> different;
   for (const Planned& each : planned) {
-    if (!libraries[each.source]) {
+    if (!has_all(used.libraries, each.code)) {
       report.left += bool(each.one->group);
       continue;
     }
     ++report.kernels;
-    each.one->kernel = std::make_shared<const GeneratedKernel>(name_of(*each.one), each.code, libraries[each.source]);
+    each.one->kernel = std::make_shared<const GeneratedKernel>(name_of(*each.one), each.code, used.libraries);
     for (const auto& function : each.code.functions) different.insert(function.symbol);
   }
   report.functions = static_cast<int64_t>(different.size());
