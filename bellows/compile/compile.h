@@ -55,7 +55,7 @@ struct CompileOptions {
   /// Compiles also programs that are not expected to be faster than eager code. By default, calls with such programs
   /// run eagerly (compile/cost_model.h).
   bool always = false;
-  size_t max_recordings = 16;      ///< see graph::RegionOptions
+  size_t max_recordings = 64;      ///< see graph::RegionOptions
   size_t max_operators = 100'000;  ///< see graph::RegionOptions
   bool guard_inputs = true;        ///< see graph::RegionOptions
 };

@@ -9,7 +9,7 @@ namespace bellows::compile_detail {
 /// The work of a program, as far as it differs between eager code and a compiled program.
 struct ProgramWork {
   size_t instructions = 0;
-  size_t bytes = 0;  ///< bytes that instructions read and write
+  size_t bytes = 0;  ///< bytes that instructions read and write, also within libtorch's convolutions
 
   static ProgramWork of(const graph::Program& program);
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -22,9 +23,11 @@ class FunctionFamily {
     MarkedText first;
     std::vector<bool> size_varies, constant_varies;
   };
+  static void use(const Known& known, KernelCode::Function& function);
+
   /// By skeleton. A program can contain a skeleton several times; its n-th occurrence corresponds to the n-th
   /// occurrence in other programs.
-  std::unordered_map<std::string, std::vector<Known>> known_;
+  std::unordered_map<std::string, std::deque<Known>> known_;
 };
 
 }  // namespace bellows::compile_detail

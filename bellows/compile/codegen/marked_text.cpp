@@ -12,6 +12,19 @@ bool is_mark(char c) {
   return c == size_mark || c == float_mark || c == double_mark;
 }
 
+/// Whether the compiler chooses the order in which numbers are added.
+bool has_vector_sums(const std::string& text) {
+  return text.find("reduction(+") != std::string::npos || text.find("reduction(*") != std::string::npos;
+}
+
+/// Declares a size. The order of a sum can depend on what the compiler knows about the sizes of its loop, so for sums,
+/// the compiler does not see whether a size is a literal.
+std::string declaration(size_t size, const std::string& value, bool hidden) {
+  const std::string name = c10::str("d", size);
+  if (!hidden) return c10::str("const i64 ", name, " = ", value, ";\n");
+  return c10::str("i64 ", name, " = ", value, ";\n__asm__(\"\" : \"+r\"(", name, "));\n");
+}
+
 }  // namespace
 
 std::string marked_size(int64_t size) {
@@ -43,13 +56,15 @@ MarkedText MarkedText::of(const std::string& text) {
 std::string MarkedText::code(const std::vector<bool>& size_varies, const std::vector<bool>& constant_varies) const {
   std::string declarations, body;
   size_t size = 0, constant = 0, sizes_read = 0, constants_read = 0;
+  const bool hidden = has_vector_sums(skeleton);
   for (const char c : skeleton) {
     if (!is_mark(c)) {
       body += c;
     } else if (c == size_mark) {
       const bool varies = !size_varies.empty() && size_varies[size];
-      body += varies ? c10::str("d", size) : std::to_string(sizes[size]);
-      if (varies) declarations += c10::str("const i64 d", size, " = sizes[", sizes_read++, "];\n");
+      const std::string value = varies ? c10::str("sizes[", sizes_read++, "]") : std::to_string(sizes[size]);
+      body += varies || hidden ? c10::str("d", size) : value;
+      if (varies || hidden) declarations += declaration(size, value, hidden);
       ++size;
     } else {
       const bool varies = !constant_varies.empty() && constant_varies[constant];

@@ -382,10 +382,9 @@ class RowWriter : public PhaseWriter {
       if (code.watches_nan) out_ += c10::str("i32 n", t, " = 0;\n");
     }
     open_loops();
-    // Hidden from the compiler: the order of a sum must not depend on whether the length is a literal.
-    out_ += c10::str("{ i64 n = ", marked_size(e_.loops.back()), ";\n__asm__(\"\" : \"+r\"(n));\n");
-    out_ += c10::str("for (i64 c = 0; c < n; c += ", part_length, ") { const i64 d = c + ", part_length, " < n ? c + ",
-                     part_length, " : n;\n");
+    const std::string length = marked_size(e_.loops.back());
+    out_ += c10::str("for (i64 c = 0; c < ", length, "; c += ", part_length, ") { const i64 d = c + ", part_length,
+                     " < ", length, " ? c + ", part_length, " : ", length, ";\n");
     for (const int t : reductions) {
       const ReductionCode code = reduction_code(e_.terms[t]);
       out_ += c10::str(code.part_type, " q", t, " = ", code.start, ";\n");
@@ -402,7 +401,7 @@ class RowWriter : public PhaseWriter {
     out_ += "}\n";
     for (const int t : reductions)
       out_ += reduction_code(e_.terms[t]).joined(c10::str("a", t), c10::str("q", t)) + ";\n";
-    out_ += "} }\n";
+    out_ += "}\n";
     close_loops();
     name_totals(reductions);
   }

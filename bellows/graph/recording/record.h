@@ -22,6 +22,8 @@ class NodeRecorder {
   void note_look() { looked_ = true; }
   /// Returns when the operator runs in later calls of the region. Before finish(), it depends on the arguments only.
   When when() const;
+  /// Returns the node as far as it is known before the operator has run.
+  const Node& begun() const { return node_; }
   /// Returns the node. Call this function after the operator has run.
   Node finish(std::span<const c10::IValue> results, BufferTable& buffers) &&;
   /// Returns the node. Call this function after the operator has run on stand-ins. The buffer table stays unchanged.

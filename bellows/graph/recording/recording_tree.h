@@ -8,6 +8,7 @@
 
 #include "bellows/graph/recording/graph.h"
 #include "bellows/graph/recording/segment.h"
+#include "bellows/graph/recording/trial_results.h"
 
 namespace bellows::graph::detail {
 
@@ -40,6 +41,7 @@ class RecordingTree {
   /// Returns the largest number of buffers in any call so far.
   size_t most_buffers() const { return most_buffers_; }
   size_t recordings() const { return leaves().size(); }
+  TrialResults& trial_results() { return trial_results_; }
   std::vector<Graph> graphs() const;
 
  private:
@@ -48,6 +50,7 @@ class RecordingTree {
   Step root_;
   uint64_t calls_ = 0;
   size_t most_buffers_ = 0;
+  TrialResults trial_results_;
 };
 
 }  // namespace bellows::graph::detail

@@ -18,7 +18,7 @@ class Backend;
 struct RegionOptions {
   /// Maximum number of recordings in memory. Different shapes, modes and branches need separate recordings. If there
   /// are more recordings, the least recently used one is dropped.
-  size_t max_recordings = 16;
+  size_t max_recordings = 64;
   /// Maximum number of operators per call. All further operators of the call run eagerly.
   size_t max_operators = 100'000;
   /// Throw an error if the host accesses a tensor that pending operators read or write. The check applies to all

@@ -352,13 +352,17 @@ std::optional<Node> ReplayGuard::node_of_later(const tap::OpCall& op, const Oper
                                                NodeRecorder recorder) {
   if (!facts.runs_on_zeros) return {};
   if (facts.results == 0) return std::move(recorder).finish(std::span<const c10::IValue>(), buffers_);
+  TrialResults& known = tree_.trial_results();
+  if (auto node = known.find(recorder.begun(), static_cast<BufferId>(buffers_.size()))) return node;
   try {
     StandIns stand_ins(op, facts, stack, buffers_);
     const DataDependence dependence(op.handle());
     run(op, stand_ins.stack());
     if (dependence.seen()) return {};
     Node node = std::move(recorder).finish(stand_ins, buffers_);
-    return node.when == When::later ? std::make_optional(std::move(node)) : std::nullopt;
+    if (node.when != When::later) return {};
+    known.add(node);
+    return node;
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception&) {
