@@ -98,7 +98,8 @@ class Race {
                                         .windows = std::stoi(options_.extra.at("rounds"))}),
                        equal && peers_equal_);
     const graph::Explanation explained = compiled.explain();
-    if (explained.plain_calls > 0) note("%.0f of %.0f calls ran plain", explained.plain_calls, explained.calls);
+    if (explained.plain_calls > 0)
+      note("%ld of %ld calls ran plain", static_cast<long>(explained.plain_calls), static_cast<long>(explained.calls));
     row.note = notes_;
     return row;
   }

@@ -22,8 +22,8 @@ TrainingRun linear_regression(uint64_t seed, bool autocast) {
 
 TrainingRun perceptron(uint64_t seed, bool autocast) {
   torch::manual_seed(seed);
-  nn::Sequential model(nn::Linear(784, 512), nn::ReLU(), nn::Dropout(0.2), nn::Linear(512, 512), nn::ReLU(),
-                       nn::Dropout(0.2), nn::Linear(512, 10));
+  nn::Sequential model{nn::Linear(784, 512), nn::ReLU(),       nn::Dropout(0.2),   nn::Linear(512, 512),
+                       nn::ReLU(),           nn::Dropout(0.2), nn::Linear(512, 10)};
   auto batches = four_batches([]() -> Batch {
     return {torch::rand({64, 784}), torch::randint(0, 10, {64}, at::kLong)};
   });
@@ -137,7 +137,7 @@ at::Tensor discounted(const std::vector<double>& rewards) {
 
 TrainingRun reinforce(uint64_t seed, bool autocast) {
   torch::manual_seed(seed);
-  nn::Sequential policy(nn::Linear(4, 128), nn::Dropout(0.6), nn::ReLU(), nn::Linear(128, 2));
+  nn::Sequential policy{nn::Linear(4, 128), nn::Dropout(0.6), nn::ReLU(), nn::Linear(128, 2)};
   const auto parameters = policy->parameters();
   auto step = [policy, optimizer = adam(parameters, 1e-2), autocast]() mutable {
     CartPole game;

@@ -22,9 +22,9 @@ std::vector<Batch> digits(int64_t batch) {
 
 TrainingRun digit_network(uint64_t seed, bool autocast) {
   torch::manual_seed(seed);
-  nn::Sequential model(conv(1, 10, 5), nn::MaxPool2d(2), nn::ReLU(), conv(10, 20, 5), nn::Dropout2d(0.5),
-                       nn::MaxPool2d(2), nn::ReLU(), nn::Flatten(), nn::Linear(320, 50), nn::ReLU(), nn::Dropout(0.5),
-                       nn::Linear(50, 10));
+  nn::Sequential model{conv(1, 10, 5),      nn::MaxPool2d(2), nn::ReLU(),       conv(10, 20, 5),
+                       nn::Dropout2d(0.5),  nn::MaxPool2d(2), nn::ReLU(),       nn::Flatten(),
+                       nn::Linear(320, 50), nn::ReLU(),       nn::Dropout(0.5), nn::Linear(50, 10)};
   return training_run(model->parameters(), sgd(model->parameters(), 1e-2, 0.5), digits(64), autocast,
                       [model](const Batch& batch) mutable {
                         return F::nll_loss(F::log_softmax(model->forward(batch[0]), 1), batch[1]);
@@ -32,16 +32,31 @@ TrainingRun digit_network(uint64_t seed, bool autocast) {
 }
 
 nn::Sequential gan_generator() {
-  return nn::Sequential(up_conv(100, 256, 4, 1, 0), nn::BatchNorm2d(256), nn::ReLU(), up_conv(256, 128, 3, 2, 1),
-                        nn::BatchNorm2d(128), nn::ReLU(), up_conv(128, 64, 4, 2, 1), nn::BatchNorm2d(64), nn::ReLU(),
-                        up_conv(64, 1, 4, 2, 1), nn::Tanh());
+  return nn::Sequential{up_conv(100, 256, 4, 1, 0),
+                        nn::BatchNorm2d(256),
+                        nn::ReLU(),
+                        up_conv(256, 128, 3, 2, 1),
+                        nn::BatchNorm2d(128),
+                        nn::ReLU(),
+                        up_conv(128, 64, 4, 2, 1),
+                        nn::BatchNorm2d(64),
+                        nn::ReLU(),
+                        up_conv(64, 1, 4, 2, 1),
+                        nn::Tanh()};
 }
 
 nn::Sequential gan_discriminator() {
   const nn::LeakyReLU leaky(nn::LeakyReLUOptions().negative_slope(0.2));
-  return nn::Sequential(conv(1, 64, 4, 2, 1, false), leaky, conv(64, 128, 4, 2, 1, false), nn::BatchNorm2d(128), leaky,
-                        conv(128, 256, 4, 2, 1, false), nn::BatchNorm2d(256), leaky, conv(256, 1, 3, 1, 0, false),
-                        nn::Flatten());
+  return nn::Sequential{conv(1, 64, 4, 2, 1, false),
+                        leaky,
+                        conv(64, 128, 4, 2, 1, false),
+                        nn::BatchNorm2d(128),
+                        leaky,
+                        conv(128, 256, 4, 2, 1, false),
+                        nn::BatchNorm2d(256),
+                        leaky,
+                        conv(256, 1, 3, 1, 0, false),
+                        nn::Flatten()};
 }
 
 TrainingRun gan(uint64_t seed, bool autocast) {
@@ -110,8 +125,8 @@ TrainingRun autoencoder(uint64_t seed, bool autocast) {
 }
 
 nn::Sequential two_convs(int64_t in, int64_t out) {
-  return nn::Sequential(conv(in, out, 3, 1, 1), nn::BatchNorm2d(out), nn::ReLU(), conv(out, out, 3, 1, 1),
-                        nn::BatchNorm2d(out), nn::ReLU());
+  return nn::Sequential{conv(in, out, 3, 1, 1),  nn::BatchNorm2d(out), nn::ReLU(),
+                        conv(out, out, 3, 1, 1), nn::BatchNorm2d(out), nn::ReLU()};
 }
 
 struct SegmenterImpl : nn::Module {
@@ -154,8 +169,8 @@ TrainingRun segmentation(uint64_t seed, bool autocast) {
 
 TrainingRun super_resolution(uint64_t seed, bool autocast) {
   torch::manual_seed(seed);
-  nn::Sequential model(conv(1, 64, 5, 1, 2), nn::ReLU(), conv(64, 64, 3, 1, 1), nn::ReLU(), conv(64, 32, 3, 1, 1),
-                       nn::ReLU(), conv(32, 9, 3, 1, 1), nn::PixelShuffle(3));
+  nn::Sequential model{conv(1, 64, 5, 1, 2),  nn::ReLU(), conv(64, 64, 3, 1, 1), nn::ReLU(),
+                       conv(64, 32, 3, 1, 1), nn::ReLU(), conv(32, 9, 3, 1, 1),  nn::PixelShuffle(3)};
   auto batches = four_batches([]() -> Batch { return {torch::rand({4, 1, 64, 64}), torch::rand({4, 1, 192, 192})}; });
   return training_run(
       model->parameters(), adam(model->parameters()), std::move(batches), autocast,
@@ -164,7 +179,7 @@ TrainingRun super_resolution(uint64_t seed, bool autocast) {
 
 /// Returns a convolution with reflected borders.
 nn::Sequential style_conv(int64_t in, int64_t out, int64_t size, int64_t stride = 1) {
-  return nn::Sequential(nn::ReflectionPad2d(size / 2), conv(in, out, size, stride));
+  return nn::Sequential{nn::ReflectionPad2d(size / 2), conv(in, out, size, stride)};
 }
 
 nn::Sequential styled(nn::Sequential convolution, int64_t channels, bool relu = true) {
@@ -225,25 +240,28 @@ TrainingRun style_transfer(uint64_t seed, bool autocast) {
 
 TrainingRun triplets(uint64_t seed, bool autocast) {
   torch::manual_seed(seed);
-  nn::Sequential model(conv(1, 32, 5), nn::PReLU(), nn::MaxPool2d(2), conv(32, 64, 5), nn::PReLU(), nn::MaxPool2d(2),
-                       nn::Flatten(), nn::Linear(1024, 256), nn::PReLU(), nn::Linear(256, 64));
+  nn::Sequential model{conv(1, 32, 5),   nn::PReLU(),   nn::MaxPool2d(2),      conv(32, 64, 5), nn::PReLU(),
+                       nn::MaxPool2d(2), nn::Flatten(), nn::Linear(1024, 256), nn::PReLU(),     nn::Linear(256, 64)};
   auto batches = four_batches([]() -> Batch {
     return {torch::rand({32, 1, 28, 28}), torch::rand({32, 1, 28, 28}), torch::rand({32, 1, 28, 28})};
   });
   return training_run(model->parameters(), adam(model->parameters()), std::move(batches), autocast,
                       [model](const Batch& batch) mutable {
                         const auto embed = [&](size_t i) { return model->forward(batch[i]).to(at::kFloat); };
-                        return F::triplet_margin_loss(embed(0), embed(1), embed(2));
+                        const at::Tensor anchor = embed(0), same = embed(1), other = embed(2);
+                        return F::triplet_margin_loss(anchor, same, other);
                       });
 }
 
 }  // namespace
 
 std::vector<OrdinaryProgram> image_programs() {
+  // A bias before a batch norm has no gradient except rounding errors, and the first steps of Adam move it by the
+  // sign of its gradient. Programs with such biases have higher tolerances.
   return {{.name = "digits", .about = "convolutional digits, dropout, batch 64, SGD", .make = digit_network},
-          {.name = "gan", .about = "DCGAN 28x28, batch 32, two Adam", .make = gan},
+          {.name = "gan", .about = "DCGAN 28x28, batch 32, two Adam", .make = gan, .tolerance = 5e-3},
           {.name = "vae", .about = "variational autoencoder 784-400-20, batch 128, Adam", .make = autoencoder},
-          {.name = "segmentation", .about = "small U-Net, 4x3x96x96, Adam", .make = segmentation},
+          {.name = "segmentation", .about = "small U-Net, 4x3x96x96, Adam", .make = segmentation, .tolerance = 1e-2},
           {.name = "super-resolution", .about = "ESPCN, 4x64x64 to 192x192, Adam", .make = super_resolution},
           {.name = "style", .about = "style transfer network, instance norm, 2x96x96, Adam", .make = style_transfer},
           {.name = "triplet", .about = "triplet network, 3x32x28x28, Adam", .make = triplets}};

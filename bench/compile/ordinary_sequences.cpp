@@ -203,8 +203,8 @@ struct BlockImpl : nn::Module {
   BlockImpl(int64_t width, int64_t heads, int64_t inner, double drop, bool before)
       : norm_first(before),
         attention(register_module("attention", HandAttention(width, heads, drop))),
-        feed_forward(register_module("feed_forward", nn::Sequential(nn::Linear(width, inner), nn::GELU(),
-                                                                    nn::Dropout(drop), nn::Linear(inner, width)))),
+        feed_forward(register_module("feed_forward", nn::Sequential{nn::Linear(width, inner), nn::GELU(),
+                                                                    nn::Dropout(drop), nn::Linear(inner, width)})),
         norm1(register_module("norm1", nn::LayerNorm(nn::LayerNormOptions({width})))),
         norm2(register_module("norm2", nn::LayerNorm(nn::LayerNormOptions({width})))),
         dropout(register_module("dropout", nn::Dropout(drop))) {}
