@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <iostream>
 #include <memory>
 
 #include "bellows/compile.h"
 #include "bellows/core/error.h"
+#include "bellows/inspect/op_counter.h"
 #include "bench/compile/ordinary_programs.h"
 #include "bench/compile/own_cache.h"
 #include "bench/support/bench.h"
@@ -181,19 +183,40 @@ class Ratios {
   std::vector<std::pair<double, std::string>> ratios_;
 };
 
-/// Runs one side alone, for a profiler, and prints what was compiled.
+/// Prints the operators that took the most time in five steps. In a compiled step, they run as programs, so their own
+/// times are not known.
+void print_operators(const std::function<at::Tensor()>& step) {
+  const inspect::OpCounter counter;
+  for (int i = 0; i < checked_steps; ++i) step();
+  std::vector<inspect::OpRow> rows = counter.report().by_operator();
+  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.count.host_us > b.count.host_us; });
+  double total = 0;
+  for (const auto& row : rows) total += row.count.host_us;
+  for (size_t i = 0; i < std::min<size_t>(rows.size(), 12); ++i) {
+    const inspect::OpCount& count = rows[i].count;
+    std::printf("  %5.1f %%  %10.1f us x %-5ld %s%s\n", 100 * count.host_us / total,
+                count.host_us / static_cast<double>(count.calls), static_cast<long>(count.calls / checked_steps),
+                rows[i].op.c_str(), rows[i].backward ? ", backward" : "");
+  }
+}
+
+/// Runs one side alone, for a profiler, and prints its operators or what was compiled.
 int run_alone(const OrdinaryProgram& program, bool bf16, const std::string& side, double seconds) {
   const bool is_plain = side == "plain";
   const TrainingRun run = program.make(seed, bf16 && is_plain);
   const auto compiled = compile(run.step, options_for(bf16));
   const std::function<at::Tensor()> step = is_plain ? run.step : std::function<at::Tensor()>(compiled);
   for (int i = 0; i < checked_steps + warm_up_steps; ++i) step();
-  int64_t steps = 0;
-  double time = 0;
+  const std::clock_t start = std::clock();
+  double steps = 0, time = 0;
   for (; time < seconds; ++steps) time += seconds_of([&] { step(); });
-  std::printf("%s, %s: %.4f ms per step, %ld steps\n", program.name.c_str(), side.c_str(),
-              1e3 * time / static_cast<double>(steps), static_cast<long>(steps));
-  if (!is_plain) std::cout << compiled.explain().to_text() << std::endl;
+  const double processor = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  std::printf("%s, %s: %.4f ms per step, processor time %.4f ms, %.0f steps\n", program.name.c_str(), side.c_str(),
+              1e3 * time / steps, 1e3 * processor / steps, steps);
+  if (is_plain)
+    print_operators(step);
+  else
+    std::cout << compiled.explain().to_text() << std::endl;
   return 0;
 }
 
@@ -249,7 +272,7 @@ int main(int argc, char** argv) {
       "compared.\n--only A,B: only these programs. --dtypes: fp32, bf16 or both. --threads: threads of an operator; 0\n"
       "means the default. --rounds: windows per side. --seconds: length of a window in seconds. --tools: eager,\n"
       "compile, all or none of the Python sides. --side plain or --side compiled: run only this side of one program,\n"
-      "for a profiler, and print what was compiled.",
+      "for a profiler, and print its operators or what was compiled.",
       run,
       {{"only", "all"},
        {"dtypes", "fp32,bf16"},
