@@ -127,7 +127,7 @@ class Race {
         std::vector<std::string>{options_.peer_python, source_dir() + "/bench/peers/ordinary_programs.py"});
     const std::string line = c10::str("prepare ", program_.name, " ", tool, bf16_ ? " bf16 " : " fp32 ", seed);
     const std::vector<double> answer = peer->ask_numbers(line, 900);
-    if (answer.empty()) return;  // a program that is not written in Python
+    if (answer.front() < 0) return;  // a program that is not written in Python
     const double difference = Difference::largest({answer.begin() + 1, answer.end()}, losses);
     note("Python's %s: ready after %.1f s, losses differ by %.1e", tool.c_str(), answer[0], difference);
     if (tool == "eager" && difference > (bf16_ ? program_.bf16_tolerance : program_.tolerance)) peers_equal_ = false;
@@ -204,7 +204,9 @@ void print_operators(const std::function<at::Tensor()>& step) {
 int run_alone(const OrdinaryProgram& program, bool bf16, const std::string& side, double seconds) {
   const bool is_plain = side == "plain";
   const TrainingRun run = program.make(seed, bf16 && is_plain);
-  const auto compiled = compile(run.step, options_for(bf16));
+  CompileOptions compile_options = options_for(bf16);
+  compile_options.always = side == "always";
+  const auto compiled = compile(run.step, compile_options);
   const std::function<at::Tensor()> step = is_plain ? run.step : std::function<at::Tensor()>(compiled);
   for (int i = 0; i < checked_steps + warm_up_steps; ++i) step();
   const std::clock_t start = std::clock();
@@ -272,7 +274,8 @@ int main(int argc, char** argv) {
       "compared.\n--only A,B: only these programs. --dtypes: fp32, bf16 or both. --threads: threads of an operator; 0\n"
       "means the default. --rounds: windows per side. --seconds: length of a window in seconds. --tools: eager,\n"
       "compile, all or none of the Python sides. --side plain or --side compiled: run only this side of one program,\n"
-      "for a profiler, and print its operators or what was compiled.",
+      "for a profiler, and print its operators or what was compiled. --side always: the same "
+      "with\nCompileOptions::always.",
       run,
       {{"only", "all"},
        {"dtypes", "fp32,bf16"},

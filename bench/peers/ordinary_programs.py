@@ -1,6 +1,6 @@
 """Training programs of the kind that tutorials contain: the peer of bench/compile/bench_ordinary.cpp, with the same
 sizes. `prepare NAME TOOL DTYPE SEED` creates a program. It answers with the seconds until the program is ready and with
-the losses of the first five steps, or with nothing if the program is not written here. Tools are eager and compile,
+the losses of the first five steps, or with -1 if the program is not written here. Tools are eager and compile,
 dtypes fp32 and bf16. Modules and data are created in the order of the C++ programs, so equal seeds give equal values."""
 
 import contextlib
@@ -338,7 +338,7 @@ def main():
 
     def prepare(name, tool, dtype, seed):
         if name not in PROGRAMS:
-            return []
+            return [-1]
         torch.manual_seed(int(seed))
         step = step_of(name, tool, dtype)
         torch.manual_seed(int(seed) + 1)
