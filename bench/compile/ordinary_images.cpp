@@ -105,7 +105,8 @@ struct AutoencoderImpl : nn::Module {
 
   at::Tensor loss(const at::Tensor& x) {
     const at::Tensor code = torch::relu(hidden(x)), mu = mean(code), log_var = log_variance(code);
-    const at::Tensor z = mu + torch::randn_like(mu) * torch::exp(0.5 * log_var);
+    const at::Tensor noise = torch::randn_like(mu, at::kFloat);  // bf16 numbers would be other ones
+    const at::Tensor z = mu + noise * torch::exp(0.5 * log_var);
     const at::Tensor logits = pixels(torch::relu(wide(z)));
     const at::Tensor fit = F::binary_cross_entropy_with_logits(
         logits, x, F::BinaryCrossEntropyWithLogitsFuncOptions().reduction(torch::kSum));

@@ -149,7 +149,10 @@ struct MaskedTransformerImpl : nn::Module {
         decoder(register_module("decoder", nn::Linear(width, words))),
         mask(register_buffer("mask", torch::full({length, length}, -INFINITY).triu(1))),
         positions(register_buffer("positions", 0.1 * torch::randn({length, 1, width}))),
-        scale(std::sqrt(static_cast<double>(width))) {}
+        scale(std::sqrt(static_cast<double>(width))) {
+    nn::init::uniform_(embedding->weight, -0.1, 0.1);
+    nn::init::uniform_(decoder->weight, -0.1, 0.1);
+  }
 
   at::Tensor forward(const at::Tensor& text) {
     const at::Tensor x = dropout(embedding(text) * scale + positions);

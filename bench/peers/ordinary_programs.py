@@ -79,7 +79,7 @@ class Autoencoder(nn.Module):
     def forward(self, x):
         code = torch.relu(self.hidden(x))
         mu, log_var = self.mean(code), self.log_variance(code)
-        z = mu + torch.randn_like(mu) * torch.exp(0.5 * log_var)
+        z = mu + torch.randn_like(mu, dtype=torch.float) * torch.exp(0.5 * log_var)
         fit = F.binary_cross_entropy_with_logits(self.pixels(torch.relu(self.wide(z))), x, reduction="sum")
         return fit - 0.5 * torch.sum(1 + log_var - mu.pow(2) - log_var.exp())
 
