@@ -16,6 +16,7 @@
 #include "bellows/compile.h"
 #include "bellows/core/error.h"
 #include "bellows/system/file.h"
+#include "bench/compile/own_cache.h"
 #include "bench/compile/table.h"
 #include "bench/compile/tasks.h"
 #include "bench/support/peer_process.h"
@@ -191,21 +192,6 @@ double seconds_for_another_length(const Task& task) {
   text = text.slice(1, 0, text.size(1) - 5).contiguous();
   return call_until_ready(compiled, false).seconds;
 }
-
-/// A folder for kernels that is gone afterwards.
-struct OwnCache {
-  OwnCache() {
-    TORCH_CHECK(::mkdtemp(path.data()), "bench compile: cannot create a folder with the pattern ", path, ".");
-    ::setenv("BELLOWS_CACHE", path.c_str(), 1);
-  }
-  ~OwnCache() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  OwnCache(const OwnCache&) = delete;
-  OwnCache& operator=(const OwnCache&) = delete;
-  std::string path = (fs::temp_directory_path() / "bench-compile-XXXXXX").string();
-};
 
 Row failed_row(const Task& task, const std::exception& error) {
   return {.work = task.about, .metric = "time per call", .unit = "ms", .note = "failed: " + user_message(error)};
