@@ -151,7 +151,7 @@ TEST(KernelBundleTest, RefusesEveryChangedByteAndEveryLength) {
   EXPECT_THAT(message_of([&] { open(file.substr(0, file.size() - 1), key); }),
               HasSubstr(c10::str("is truncated: expected ", file.size(), " bytes, got ", file.size() - 1)));
   EXPECT_THAT(message_of([&] { open(file + "x", key); }), HasSubstr("is damaged: expected"));
-  EXPECT_THAT(message_of([&] { open("", key); }), HasSubstr("is not a bundle of kernels, but empty"));
+  EXPECT_THAT(message_of([&] { open("", key); }), HasSubstr("is not a bundle of kernels, but an empty file"));
   std::string changed = file;
   changed[file.size() / 2] ^= 1;
   EXPECT_THAT(message_of([&] { open(changed, key); }), HasSubstr("was changed after it was signed"));
