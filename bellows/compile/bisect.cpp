@@ -174,16 +174,14 @@ class Comparison {
     return results_of(check_.recorded, inputs, outputs);
   }
 
-  /// Finds how much results change if the inputs change as little as the tolerance allows.
+  /// Finds how much results change if each operator makes an error that the tolerance allows.
   void find_noise() {
     noise_.resize(expected_.size());
-    std::vector<c10::Storage> inputs = copies_of(check_.inputs);
-    if (tolerance_ > 0) disturb(check_.recorded, inputs, tolerance_);
     std::vector<at::Tensor> again;
     try {
-      again = results(std::make_unique<graph::ProgramRunner>(check_.recorded), std::move(inputs));
-    } catch (const std::exception&) {
-      return;  // some operators check the values of their inputs
+      again = run_with_errors(check_.recorded, copies_of(check_.inputs), tolerance_);
+    } catch (const std::exception& error) {  // some operators check the values of their inputs
+      return log_debug("compile: BELLOWS_BISECT cannot run a program with errors: ", user_message(error));
     }
     for (size_t i = 0; i < expected_.size(); ++i) {
       if (expected_[i].defined() && again[i].defined()) noise_[i] = Distance::between(expected_[i], again[i]);

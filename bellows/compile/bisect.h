@@ -54,11 +54,11 @@ struct WrongPass {
 /// inputs that the program writes. If the optimized program fails or results differ, a binary search finds the shortest
 /// prefix of the passes that fails. The last pass of this prefix is the wrong one. The search is repeated without this
 /// pass until the results are right.
-/// Numerics: t is the largest tolerance of a pass. The noise of a tensor is its largest change if all inputs change by
-///           the relative amount t. An element may differ by t × the largest value of its tensor, plus 4 × the noise.
-///           Of integers and booleans, 0.1 % of the elements may differ, plus 4 × the elements that the same change of
-///           the inputs changes. Without tolerances, results must be bit-identical, unless the unchanged program itself
-///           gives different results in two runs
+/// Numerics: t is the largest tolerance of a pass. The noise of a tensor is its largest change if the inputs and the
+///           results of all operators change by random relative amounts up to t. An element may differ by t × the
+///           largest value of its tensor, plus 4 × the noise. Of integers and booleans, 0.1 % of the elements may
+///           differ, plus 4 × the elements that the noise changes. Without tolerances, results must be bit-identical,
+///           unless the unchanged program itself gives different results in two runs
 /// Cost:     two runs of the unchanged program and one run of the optimized program, with a copy of all inputs each. The
 ///           search optimizes and runs the program about log2(number of passes) times
 /// Returns:  nothing if the results are right, or if the unchanged program throws an exception

@@ -7,6 +7,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
+
+#include "bellows/graph/execution/program_runner.h"
+#include "bellows/tap/op_tap.h"
 
 namespace bellows::compile_detail {
 namespace {
@@ -39,6 +43,35 @@ double direction(uint64_t position) {
 double spacing(c10::ScalarType type) {
   return type == at::kBFloat16 ? 0x1p-7 : type == at::kHalf ? 0x1p-10 : type == at::kDouble ? 0x1p-52 : 0x1p-23;
 }
+
+void disturb(const at::Tensor& tensor, double share, uint64_t seed) {
+  if (!tensor.defined() || !tensor.is_floating_point() || !tensor.is_non_overlapping_and_dense()) return;
+  const c10::InferenceMode inference;
+  at::Tensor numbers = tensor.to(at::kDouble).contiguous();
+  auto* const data = numbers.mutable_data_ptr<double>();
+  const double reach = std::max(share, spacing(tensor.scalar_type()));
+  for (int64_t at = 0; at < numbers.numel(); ++at)
+    data[at] *= 1 + reach * direction(static_cast<uint64_t>(at) + (seed << 40));
+  tensor.copy_(numbers);
+}
+
+/// Changes the results of operators.
+class Disturbance : public tap::OpTap {
+ public:
+  Disturbance(double share, uint64_t seed) : share_(share), seed_(seed) {}
+  void call(const tap::OpCall& op, tap::Stack& stack) override {
+    op.next(stack);
+    for (const c10::IValue& result : op.results(stack)) {
+      if (result.isTensor()) disturb(result.toTensor(), share_, seed_++);
+      if (!result.isTensorList()) continue;
+      for (const at::Tensor& each : result.toTensorVector()) disturb(each, share_, seed_++);
+    }
+  }
+
+ private:
+  double share_;
+  uint64_t seed_;
+};
 
 }  // namespace
 
@@ -80,18 +113,20 @@ Distance Distance::between(const at::Tensor& expected, const at::Tensor& got) {
   return result;
 }
 
-void disturb(const graph::Program& program, std::span<const c10::Storage> inputs, double share) {
-  const c10::InferenceMode inference;
+std::vector<at::Tensor> run_with_errors(const graph::Program& program, std::vector<c10::Storage> inputs, double share) {
+  graph::ProgramRunner runner(program);
+  std::vector<c10::Storage> given = inputs, outputs(program.outputs.size());
+  if (share == 0) {
+    runner.run(given, program.numbers, outputs);
+    return results_of(program, inputs, outputs);
+  }
   for (size_t i = 0; i < inputs.size(); ++i) {
     const caffe2::TypeMeta dtype = program.values[program.inputs[i]].geometry.dtype;
-    if (!inputs[i] || !c10::isFloatingType(dtype.toScalarType())) continue;
-    at::Tensor elements = flat(inputs[i], dtype), numbers = elements.to(at::kDouble);
-    auto* const data = numbers.mutable_data_ptr<double>();
-    const double reach = std::max(share, spacing(dtype.toScalarType()));
-    for (int64_t at = 0; at < numbers.numel(); ++at)
-      data[at] *= 1 + reach * direction(static_cast<uint64_t>(at) + (static_cast<uint64_t>(i) << 40));
-    elements.copy_(numbers);
+    if (inputs[i]) disturb(flat(inputs[i], dtype), share, i);
   }
+  const tap::OpTapGuard guard(std::make_shared<Disturbance>(share, inputs.size()));
+  runner.run(given, program.numbers, outputs);
+  return results_of(program, inputs, outputs);
 }
 
 }  // namespace bellows::compile_detail
