@@ -1,3 +1,5 @@
+#include <c10/util/StringUtil.h>
+
 #include <cstdlib>
 #include <ctime>
 #include <nlohmann/json.hpp>
