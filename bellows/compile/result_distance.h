@@ -28,9 +28,9 @@ struct Distance {
   static Distance between(const at::Tensor& expected, const at::Tensor& got);
 };
 
-/// Runs a program with small errors: each floating-point element of its inputs and of the results of all its operators
-/// changes by at most the relative amount `share`, and by at least one rounding of low-precision dtypes. The changes are
-/// the same in each call. If `share` is 0, the program runs unchanged.
+/// Runs a program with small errors. Each floating-point element of its inputs and of the results of its operators
+/// changes by a random relative amount of at most `share`, or of one rounding if the dtype is less precise. The changes
+/// are the same in each call. If `share` is 0, the program runs unchanged.
 /// Params: inputs – copies that may be written
 /// Returns: results as results_of()
 std::vector<at::Tensor> run_with_errors(const graph::Program& program, std::vector<c10::Storage> inputs, double share);
