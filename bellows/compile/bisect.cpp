@@ -78,13 +78,21 @@ std::string labels_only_in(const Program& first, const Program& second) {
   return text;
 }
 
-/// The first instructions of `after` that `before` does not have, for passes that change only arguments.
+/// The first line of an instruction's text, without the instructions of a group.
+std::string first_line(const std::string& text) {
+  std::string line = text.substr(0, text.find('\n'));
+  line.erase(0, line.find_first_not_of(' '));
+  while (!line.empty() && (line.back() == ' ' || line.back() == '{')) line.pop_back();
+  return line;
+}
+
+/// The first instruction of `after` that `before` does not have, for passes that change only arguments.
 std::string changed_lines(const Program& before, const Program& after) {
   std::map<std::string, int> known;
   for (const Instruction& one : before.instructions) ++known[graph::detail::instruction_text(before, one)];
   for (const Instruction& one : after.instructions) {
-    const std::string line = graph::detail::instruction_text(after, one);
-    if (known[line]-- <= 0) return line;
+    const std::string text = graph::detail::instruction_text(after, one);
+    if (known[text]-- <= 0) return first_line(text);
   }
   return "";
 }
@@ -292,8 +300,8 @@ class Search {
       (comparison_.failure_of(std::move(some), left) ? wrong : right) = middle;
     }
     const Instruction& one = after.instructions[added[wrong - 1]];
-    return c10::str(label(one), " (", graph::detail::instruction_text(before, before.instructions[added[wrong - 1]]),
-                    ")");
+    const std::string text = graph::detail::instruction_text(before, before.instructions[added[wrong - 1]]);
+    return c10::str(label(one), ": ", first_line(text));
   }
 
   const Comparison& comparison_;

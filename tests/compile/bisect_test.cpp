@@ -150,7 +150,7 @@ TEST(Bisect, NamesAWrongKernel) {
   const Variable bisect("BELLOWS_BISECT", "1");
   const Ran ran = run_with({wrong_kernel_pass()});
   EXPECT_TRUE(is_right(ran.result));
-  EXPECT_THAT(ran.log, AllOf(HasSubstr("the pass \"wrong kernel\""), HasSubstr("The wrong kernel is a wrong copy ("),
+  EXPECT_THAT(ran.log, AllOf(HasSubstr("the pass \"wrong kernel\""), HasSubstr("The wrong kernel is a wrong copy: "),
                              HasSubstr("tanh")));
 }
 
