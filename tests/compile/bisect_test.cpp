@@ -21,12 +21,12 @@ using ::testing::Not;
 namespace nn = torch::nn;
 
 /// An environment variable that has a value while the object exists.
-class Variable {
+class SetVariable {
  public:
-  Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
-  ~Variable() { ::unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
+  SetVariable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+  ~SetVariable() { ::unsetenv(name_); }
+  SetVariable(const SetVariable&) = delete;
+  SetVariable& operator=(const SetVariable&) = delete;
 
  private:
   const char* name_;
@@ -121,7 +121,7 @@ TEST(Bisect, TheWrongPassOfTheTestsIsWrong) {
 }
 
 TEST(Bisect, NamesAWrongPass) {
-  const Variable bisect("BELLOWS_BISECT", "1");
+  const SetVariable bisect("BELLOWS_BISECT", "1");
   for (const bool exact : {false, true}) {
     const Ran ran = run_with({wrong_pass()}, exact);
     EXPECT_TRUE(is_right(ran.result));
@@ -138,7 +138,7 @@ TEST(Bisect, NamesAWrongPass) {
 }
 
 TEST(Bisect, NamesAPassThatThrows) {
-  const Variable bisect("BELLOWS_BISECT", "1");
+  const SetVariable bisect("BELLOWS_BISECT", "1");
   const Ran ran = run_with({throwing_pass()});
   EXPECT_TRUE(is_right(ran.result));
   EXPECT_THAT(ran.log, AllOf(HasSubstr("the pass \"thrower\" (throws) is wrong: an exception is thrown: "),
@@ -147,7 +147,7 @@ TEST(Bisect, NamesAPassThatThrows) {
 }
 
 TEST(Bisect, NamesAWrongKernel) {
-  const Variable bisect("BELLOWS_BISECT", "1");
+  const SetVariable bisect("BELLOWS_BISECT", "1");
   const Ran ran = run_with({wrong_kernel_pass()});
   EXPECT_TRUE(is_right(ran.result));
   EXPECT_THAT(ran.log, AllOf(HasSubstr("the pass \"wrong kernel\""), HasSubstr("The wrong kernel is a wrong copy: "),
@@ -155,7 +155,7 @@ TEST(Bisect, NamesAWrongKernel) {
 }
 
 TEST(Bisect, NamesEachOfSeveralWrongPasses) {
-  const Variable bisect("BELLOWS_BISECT", "1");
+  const SetVariable bisect("BELLOWS_BISECT", "1");
   const Ran ran = run_with({wrong_pass(), throwing_pass(), wrong_kernel_pass()});
   EXPECT_TRUE(is_right(ran.result));
   for (const char* name : {"wrong", "thrower", "wrong kernel"})
@@ -165,7 +165,7 @@ TEST(Bisect, NamesEachOfSeveralWrongPasses) {
 /// A training step with gradients that consist of rounding errors only (the bias before batch norm), to which Adam
 /// gives full steps, with dropout, integers, and writes to its inputs.
 TEST(Bisect, FindsNothingInRightPrograms) {
-  const Variable bisect("BELLOWS_BISECT", "1");
+  const SetVariable bisect("BELLOWS_BISECT", "1");
   torch::manual_seed(4);
   nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(3, 8, 3)), nn::BatchNorm2d(8), nn::ReLU(), nn::MaxPool2d(2),
                      nn::Conv2d(nn::Conv2dOptions(8, 16, 3).stride(2)), nn::BatchNorm2d(16), nn::GELU(), nn::Flatten(),
@@ -191,7 +191,7 @@ TEST(Bisect, FindsNothingInRightPrograms) {
 }
 
 TEST(Bisect, ChecksProgramsWithFrozenTensors) {
-  const Variable bisect("BELLOWS_BISECT", "1");
+  const SetVariable bisect("BELLOWS_BISECT", "1");
   torch::manual_seed(4);
   const at::Tensor w = torch::randn({16, 16}), x = torch::randn({4, 16}), w_before = w.clone();
   const auto body = [&] {
@@ -206,7 +206,7 @@ TEST(Bisect, ChecksProgramsWithFrozenTensors) {
 }
 
 TEST(Bisect, SkipsPassesByName) {
-  const Variable without("BELLOWS_WITHOUT_PASSES", "wrong, dead code,loops");
+  const SetVariable without("BELLOWS_WITHOUT_PASSES", "wrong, dead code,loops");
   const Ran ran = run_with({wrong_pass()});
   EXPECT_TRUE(is_right(ran.result));
   EXPECT_THAT(ran.report, Not(HasSubstr("loops")));
@@ -214,19 +214,19 @@ TEST(Bisect, SkipsPassesByName) {
 
 TEST(Bisect, GeneratesNoCodeWithoutKernels) {
   EXPECT_THAT(run_with({}).report, HasSubstr("kernels: 1"));
-  const Variable without("BELLOWS_WITHOUT_PASSES", "kernels,branches,autocast,onednn");
+  const SetVariable without("BELLOWS_WITHOUT_PASSES", "kernels,branches,autocast,onednn");
   EXPECT_THAT(run_with({}).report, AllOf(HasSubstr("program of"), Not(HasSubstr("kernels: "))));
 }
 
 TEST(Bisect, RefusesUnknownNamesAndValues) {
   {
-    const Variable without("BELLOWS_WITHOUT_PASSES", "loops,atention");
+    const SetVariable without("BELLOWS_WITHOUT_PASSES", "loops,atention");
     EXPECT_THAT(message_of([] { compile([] {}); }),
                 AllOf(HasSubstr("BELLOWS_WITHOUT_PASSES contains \"atention\", which is not a pass. Did you mean "
                                 "\"attention\"?"),
                       HasSubstr("composites, "), HasSubstr("loops, "), HasSubstr("kernels"), HasSubstr("branches")));
   }
-  const Variable bisect("BELLOWS_BISECT", "yes");
+  const SetVariable bisect("BELLOWS_BISECT", "yes");
   EXPECT_THAT(message_of([] { compile([] {}); }), HasSubstr("BELLOWS_BISECT must be 0 or 1, got \"yes\""));
 }
 
