@@ -441,6 +441,36 @@ CLI::App* add_checkpoint(CLI::App& app, CheckpointArguments& arguments) {
   return verb;
 }
 
+CLI::App* add_cache(CLI::App& app, CacheArguments& arguments) {
+  CLI::App* verb = app.add_subcommand("cache", "List, clear, export or import compiled kernels")->footer(cache_footer);
+  verb->require_subcommand(1);
+  CLI::App* list = verb->add_subcommand("list", "List the entries of the kernel cache")->footer(cache_list_footer);
+  CLI::App* clear = verb->add_subcommand("clear", "Delete all entries of the kernel cache")->footer(cache_clear_footer);
+  CLI::App* keygen =
+      verb->add_subcommand("keygen", "Create a pair of keys for signing bundles")->footer(cache_keygen_footer);
+  CLI::App* exported =
+      verb->add_subcommand("export", "Write the kernels to a signed bundle")->footer(cache_export_footer);
+  CLI::App* imported =
+      verb->add_subcommand("import", "Add the kernels of a signed bundle to the cache")->footer(cache_import_footer);
+  keygen->add_option("KEYFILE", arguments.key, "New file for the private key")->required();
+  exported->add_option("BUNDLE", arguments.bundle, "File to write")->required();
+  imported->add_option("BUNDLE", arguments.bundle, "Bundle to import")->required();
+  begin_group(exported, "Signature");
+  exported->add_option("--key", arguments.key, "File with your private key (PEM, Ed25519)")
+      ->type_name("KEYFILE")
+      ->required();
+  begin_group(imported, "Signature");
+  imported
+      ->add_option("--key", arguments.key,
+                   "File with the public keys of publishers that you trust [default: the file in BELLOWS_TRUSTED_KEYS]")
+      ->type_name("PUBKEY");
+  for (CLI::App* action : {list, clear, keygen, exported, imported}) {
+    begin_group(action, "Output");
+    add_json(action, arguments.json);
+  }
+  return verb;
+}
+
 CLI::App* add_doctor(CLI::App& app, DoctorArguments& arguments) {
   CLI::App* verb = app.add_subcommand("doctor", "Check the machine and libtorch")->footer(doctor_footer);
   begin_group(verb, "Output");
@@ -591,7 +621,9 @@ int run(int argc, char** argv) {
   BenchDataArguments bench_data;
   LaunchArguments launch;
   CheckpointArguments checkpoint;
+  CacheArguments cache;
   DoctorArguments doctor;
+  CLI::App* cache_verb = nullptr;
   const std::vector<Verb> verbs = {
       {add_train(app, train), [&] { return with_plugins(train.plugins, [&] { return run_train(train); }); }},
       {add_ladder(app, ladder), [&] { return with_plugins(ladder.plugins, [&] { return run_ladder(ladder); }); }},
@@ -602,6 +634,8 @@ int run(int argc, char** argv) {
       {add_launch(app, launch), [&] { return run_launch(launch); }},
       {add_checkpoint(app, checkpoint),
        [&] { return checkpoint.out.empty() ? run_checkpoint_info(checkpoint) : run_checkpoint_export(checkpoint); }},
+      {cache_verb = add_cache(app, cache),
+       [&] { return run_cache(cache_verb->get_subcommands().front()->get_name(), cache); }},
       {add_doctor(app, doctor), [&] { return run_doctor(doctor); }}};
   try {
     app.parse(argc, argv);

@@ -148,6 +148,57 @@ Example:
   bellows checkpoint export runs/digits model.safetensors
 )";
 
+inline constexpr const char* cache_footer =
+    R"(The kernel cache contains the machine code of compiled functions. A bundle is one signed file with kernels for
+machines with the same processor and compiler.
+
+Examples:
+  bellows cache list
+  bellows cache keygen publisher.key
+  bellows cache export kernels.bundle --key publisher.key
+  bellows cache import kernels.bundle --key publisher.key.pub
+)";
+
+inline constexpr const char* cache_list_footer =
+    R"(The list shows the name, size and last use of each entry, and whether this machine can use it. Entries are not used
+if they are damaged, belong to another user, or can be written by other users.
+
+Example:
+  bellows cache list --json
+)";
+
+inline constexpr const char* cache_clear_footer =
+    R"(Programs that are running keep the kernels that they have loaded.
+
+Example:
+  bellows cache clear
+)";
+
+inline constexpr const char* cache_keygen_footer =
+    R"(KEYFILE receives the private key, which only you can read. KEYFILE.pub receives the public key. Give the public key
+to the users of your bundles. Anyone who has the private key can sign code that runs on their machines.
+
+Example:
+  bellows cache keygen publisher.key
+)";
+
+inline constexpr const char* cache_export_footer =
+    R"(The bundle contains all kernels in the cache that this machine can use.
+
+Example:
+  bellows cache export kernels.bundle --key publisher.key
+)";
+
+inline constexpr const char* cache_import_footer =
+    R"(The bundle contains machine code that runs in your programs. Use only public keys that you received from the
+publisher directly. The command refuses bundles that are damaged, are signed with another key, or were made for another
+processor or compiler. The cache does not change then. If you omit --key, the command reads the trusted public keys from
+the file that BELLOWS_TRUSTED_KEYS names.
+
+Example:
+  bellows cache import kernels.bundle --key publisher.key.pub
+)";
+
 inline constexpr const char* overview = R"(Examples:
   bellows ladder --data data/digits --target-accuracy 0.97 --json ladder.json
   bellows train --recipe digits.yaml --out runs/digits

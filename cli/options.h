@@ -114,6 +114,13 @@ struct CheckpointArguments {
   JsonTarget json;
 };
 
+/// Arguments of `bellows cache list`, `clear`, `keygen`, `export` and `import`.
+struct CacheArguments {
+  std::string bundle;  ///< `export` and `import`
+  std::string key;     ///< a key file; for `import`, "" if BELLOWS_TRUSTED_KEYS names the file
+  JsonTarget json;
+};
+
 /// Arguments of `bellows doctor`.
 struct DoctorArguments {
   JsonTarget json;
@@ -148,6 +155,8 @@ int run_bench_data(const BenchDataArguments& arguments);
 int run_launch(const LaunchArguments& arguments);
 int run_checkpoint_info(const CheckpointArguments& arguments);
 int run_checkpoint_export(const CheckpointArguments& arguments);
+/// Params: action – the subcommand of `bellows cache`
+int run_cache(const std::string& action, const CacheArguments& arguments);
 int run_doctor(const DoctorArguments& arguments);
 
 /// Checks that write_json() can write to the target. Call this function before the work starts.

@@ -94,6 +94,7 @@ std::vector<graph::Pass> cpu_passes(const BackendOptions& options) {
   std::vector<graph::Pass> list = passes_with_onednn();
   graph::insert_before("loops", embedding_pass(), list);
   if (options.autocast) graph::insert_before("constants", graph::autocast_pass(*options.autocast), list);
+  for (const graph::Pass& pass : options.extra_passes) graph::insert_before("loops", pass, list);
   return list;
 }
 
@@ -134,6 +135,30 @@ std::string differences(const std::vector<graph::Geometry>& earlier, const std::
   }
   if (different > most_named) text += c10::str(", and ", different - most_named, " other inputs");
   return text.empty() ? text : text + " in an earlier program with the same operators\n";
+}
+
+/// The names of all passes that any back end can have, each once.
+std::vector<std::string> pass_names(BackendOptions options) {
+  options.autocast = c10::kBFloat16;
+  std::vector<std::string> names;
+  for (const graph::Pass& pass : cpu_passes(options)) {
+    if (std::find(names.begin(), names.end(), pass.name) == names.end()) names.push_back(pass.name);
+  }
+  for (const char* name : {"onednn", kernels_step, branches_step}) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.emplace_back(name);
+  }
+  return names;
+}
+
+/// Code generation as a pass, which does not change the family.
+graph::Pass kernels_pass(const KernelFamily& family, const std::stop_token& stop) {
+  return {.name = kernels_step,
+          .what = "generates kernels for groups and operators",
+          .tolerance = 1e-4,
+          .run = [&family, stop](graph::Program& program, const graph::PassOptions&) {
+            KernelFamily copy = family;
+            return generate_kernels(program, kernel_cache(), stop, &copy).kernels;
+          }};
 }
 
 /// Logs a warning if possible. After an out-of-memory error, even the message may fail.
@@ -230,7 +255,10 @@ struct CpuBackend::Queue {
 };
 
 CpuBackend::CpuBackend(BackendOptions options)
-    : options_(std::move(options)), passes_(cpu_passes(options_)), queue_(std::make_unique<Queue>()) {
+    : options_(std::move(options)),
+      passes_(cpu_passes(options_)),
+      settings_(PassSettings::from_environment(pass_names(options_))),
+      queue_(std::make_unique<Queue>()) {
   watch_forks();
   static std::atomic<bool> said = false;
   if (!kernels::can_steal_work() && !said.exchange(true))
@@ -264,6 +292,7 @@ std::shared_ptr<graph::Executable> CpuBackend::prepare(graph::Program program, s
   static std::atomic<bool> said = false;
   std::stop_source cancel = job.cancel;
   try {
+    if (settings_.bisect) job.copies = copies_of(inputs);
     enqueue(std::move(job));
     if (!options_.background) wait_for(*executable, cancel);
   } catch (const std::exception& error) {
@@ -369,27 +398,30 @@ void CpuBackend::make(Job& job) {
   const ProgramWork recorded = ProgramWork::of(program);
   Family& family = family_of(program);
   const std::string sizes = differences(family.inputs, inputs_of(program));
+  std::string report = c10::str("program of ", recorded.instructions, " operators:\n", sizes);
+  const std::vector<std::string> skipped = skipped_passes(job, family.kernels, report);
+  const auto skips = [&](std::string_view name) {
+    return std::find(skipped.begin(), skipped.end(), name) != skipped.end();
+  };
+  if (skips("")) return add_report(std::move(report));
   graph::functionalize(program);
   graph::Remaining left = graph::freeze_inputs(program, job.seen, job.frozen);
   for (const int input : left.inputs) job.inputs[input] = {};  // may differ in each call
-  const bool generates = !options_.exact && kernel_cache().can_compile();
-  graph::PassOptions options{.exact = options_.exact, .can_generate = is_worth_generating};
-  if (!generates) options.without.insert(options.without.end(), {"loops", "updates", "reuse"});
-  const graph::PassReport passes = graph::run_passes(program, options, passes_);
-  std::string report = c10::str("program of ", recorded.instructions, " operators:\n", sizes, passes.to_text());
+  const graph::PassOptions options{.exact = options_.exact, .can_generate = is_worth_generating};
+  report += graph::run_passes(program, options, passes_without(skipped, passes_)).to_text();
   const bool may_stay_plain = !options_.always && !options_.exact && !options_.autocast && options_.frozen.empty();
   if (const double gain = expected_gain_us(recorded, ProgramWork::of(program)); may_stay_plain && gain <= 0) {
     if (const auto executable = job.executable.lock()) executable->stay_plain();
     return add_report(c10::str(report, "  not compiled: a call is expected to take ", std::lround(-gain),
                                " us longer than eager code\n"));
   }
-  if (generates) {
+  if (!skips(kernels_step)) {
     const KernelReport kernels = generate_kernels(program, kernel_cache(), job.cancel.get_token(), &family.kernels);
     report += kernels.to_text();
     count_program(kernels.compiled > 0);
   }
   const std::vector<graph::Pass> behind_kernels{graph::branches_pass()};
-  report += graph::run_passes(program, {.exact = options_.exact}, behind_kernels).to_text();
+  report += graph::run_passes(program, options, passes_without(skipped, behind_kernels)).to_text();
   report += names_of(program);
   if (const size_t bytes = queue_->constants.share(program, job.seen))
     report += c10::str("constants: ", bytes / 1'000'000, " MB shared with other programs\n");
@@ -405,6 +437,34 @@ void CpuBackend::count_program(bool compiled) const {
   const MutexLock lock(process_mutex());
   ++queue_->programs;
   queue_->compiled += compiled;
+}
+
+std::vector<std::string> CpuBackend::skipped_passes(const Job& job, const KernelFamily& kernels,
+                                                    std::string& report) const {
+  std::vector<std::string> skipped = settings_.without;
+  const auto needs_code = [&] { skipped.insert(skipped.end(), {kernels_step, "loops", "updates", "reuse"}); };
+  const bool excluded = std::find(skipped.begin(), skipped.end(), kernels_step) != skipped.end();
+  if (options_.exact || excluded || !kernel_cache().can_compile()) needs_code();
+  if (!settings_.bisect) return skipped;
+  std::vector<graph::Pass> all = passes_;
+  all.insert(all.end(), {kernels_pass(kernels, job.cancel.get_token()), graph::branches_pass()});
+  const auto start = [&](graph::Program& program) {
+    graph::functionalize(program);
+    return graph::freeze_inputs(program, job.seen, job.frozen);
+  };
+  const graph::PassOptions options{.exact = options_.exact, .can_generate = is_worth_generating};
+  for (const WrongPass& wrong : find_wrong_passes({.recorded = job.program,
+                                .inputs = job.copies,
+                                .start = start,
+                                .passes = passes_without(skipped, all),
+                                .options = options,
+                                .stop = job.cancel.get_token()})) {
+    log_error("compile: ", wrong.text);
+    report += c10::str("  wrong: ", wrong.text, "\n");
+    skipped.push_back(wrong.name);
+    if (wrong.name == kernels_step) needs_code();
+  }
+  return skipped;
 }
 
 void CpuBackend::add_report(std::string report) const {

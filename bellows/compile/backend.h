@@ -8,10 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "bellows/compile/bisect.h"
 #include "bellows/graph/passes/pass.h"
 #include "bellows/graph/program/program.h"
 
 namespace bellows::compile_detail {
+
+struct KernelFamily;
 
 struct BackendOptions {
   bool exact = false;  ///< use only bit-identical passes and generate no code
@@ -20,15 +23,18 @@ struct BackendOptions {
   std::optional<c10::ScalarType> autocast{};  ///< see CompileOptions
   bool background = false;                    ///< see CompileOptions
   bool always = true;                         ///< see CompileOptions, where it is off by default
+  std::vector<graph::Pass> extra_passes{};    ///< run before the pass "loops"
 };
 
 /// Runs programs on a CPU. It converts a program to functional form, runs the passes, creates groups and generates
 /// kernels. A ProgramRunner runs the result. Programs are optimized on a thread of this back end, and prepare() waits
 /// for it. With `background`, prepare() does not wait: the recorded program runs unchanged until the optimized program
 /// replaces it between two calls. A program stays unchanged if no thread can be started, if optimizing it fails, or if
-/// the process forks in the meantime. In the first two cases, a warning is logged once.
+/// the process forks in the meantime. In the first two cases, a warning is logged once. bisect.h describes environment
+/// variables that check each program, or skip passes.
 class CpuBackend : public graph::Backend {
  public:
+  /// Throws: c10::ValueError if options contradict each other, or if an environment variable of PassSettings is invalid
   explicit CpuBackend(BackendOptions options = {});
   ~CpuBackend() override;
 
@@ -46,6 +52,7 @@ class CpuBackend : public graph::Backend {
     std::vector<c10::Storage> inputs;  ///< the frozen inputs; all others are null
     std::vector<c10::Storage> seen;    ///< the memory of the frozen inputs, which the worker may read at any time
     std::stop_source cancel{std::nostopstate};  ///< stops the compilation
+    std::vector<c10::Storage> copies{};         ///< of all inputs, if programs are checked
   };
 
   struct Family;
@@ -62,10 +69,14 @@ class CpuBackend : public graph::Backend {
   void make(Job& job);
   Family& family_of(const graph::Program& program);
   void count_program(bool compiled) const;
+  /// Returns the names of the passes to skip: passes that the user excludes, passes that need generated code if there is
+  /// none, and wrong passes. The list contains "" if the program must run as recorded.
+  std::vector<std::string> skipped_passes(const Job& job, const KernelFamily& kernels, std::string& report) const;
   void add_report(std::string report) const;
 
   const BackendOptions options_;
   const std::vector<graph::Pass> passes_;
+  const PassSettings settings_;
   mutable std::unique_ptr<Queue> queue_;  ///< last member, so that its thread ends before the members that it uses
 };
 

@@ -49,6 +49,12 @@ TEST(Command, HelpHasAnExampleAndFits80Columns) {
                                              {"checkpoint", "--help"},
                                              {"checkpoint", "info", "--help"},
                                              {"checkpoint", "export", "--help"},
+                                             {"cache", "--help"},
+                                             {"cache", "list", "--help"},
+                                             {"cache", "clear", "--help"},
+                                             {"cache", "keygen", "--help"},
+                                             {"cache", "export", "--help"},
+                                             {"cache", "import", "--help"},
                                              {"doctor", "--help"}}) {
     const Outcome outcome = run_bellows(arguments);
     EXPECT_EQ(outcome.exit_code, 0);

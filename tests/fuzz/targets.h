@@ -45,5 +45,9 @@ void example_fields(io::ByteSpan bytes);
 void http_headers(io::ByteSpan bytes);
 /// The index of a checkpoint of many ranks: as it is, and with its checksum mended.
 void checkpoint_index(io::ByteSpan bytes);
+/// A bundle of compiled kernels: as it is, and with its head mended.
+void kernel_bundle(io::ByteSpan bytes);
+/// Public keys in PEM format.
+void public_key(io::ByteSpan bytes);
 
 }  // namespace bellows::fuzz

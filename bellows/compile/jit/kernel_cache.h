@@ -7,7 +7,9 @@
 #include <stop_token>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
+#include "bellows/compile/jit/kernel_bundle.h"
 #include "bellows/compile/jit/kernel_compiler.h"
 #include "bellows/core/mutex.h"
 
@@ -42,11 +44,12 @@ struct KernelCacheOptions {
 /// A cache of compiled kernels, looked up by their source. A kernel is looked up in this process first, then on disk.
 /// If it is not found, it is compiled.
 ///
-/// An entry is a file that contains the library, followed by a digest of the library and of the entry's name. The name
-/// is a digest of the source, the compiler, its flags and the processor. Processes may share a folder, because an entry
-/// receives its name only when it is complete. An entry is compiled again instead of loaded if it is truncated or
-/// modified, has the wrong name, belongs to a different user, or is writable by other users. A folder that other users
-/// can modify is not used.
+/// An entry is a file that contains the library, followed by a digest of the compiler and the processor, and a digest of
+/// all of this and of the entry's name. The name is a digest of the source, the compiler, its flags and the processor.
+/// Processes may share a folder, because an entry receives its name only when it is complete. An entry is compiled again
+/// instead of loaded if it is truncated or modified, has the wrong name, belongs to a different user, or is writable by
+/// other users. A folder that other users can modify is not used. Copies of entries are moved to other machines in
+/// signed bundles (kernel_transfer.h).
 /// Threads: thread-safe
 class KernelCache {
  public:
@@ -65,13 +68,40 @@ class KernelCache {
   };
   Counts counts() const;
   const std::string& folder() const { return folder_; }
+  int64_t limit_bytes() const { return options_.limit_bytes; }
+
+  /// A file in the folder.
+  struct Entry {
+    std::string key;        ///< name of the file without its suffix
+    int64_t bytes = 0;      ///< size of the file
+    int64_t used_s = 0;     ///< when the entry was last used, in seconds since 1970
+    bool usable = false;    ///< whether it was compiled with this compiler for this processor
+    std::string problem{};  ///< why the entry is refused; "" if it is valid
+  };
+  /// Reads and checks all entries.
+  /// Throws: c10::Error if the folder exists, but other users can modify it
+  std::vector<Entry> entries() const;
+  /// Returns the library of an entry, or nothing if the entry is missing, refused or not usable.
+  std::optional<std::string> library(const std::string& key) const;
+  /// Adds the library of an entry that has this compiler and processor. Call make_room() after the last one.
+  /// Throws: c10::Error if the folder cannot be used, or if the entry cannot be written
+  void add(const std::string& key, const std::string& library);
+  /// Deletes the least recently used entries if the folder exceeds its limit.
+  void make_room();
+  /// Deletes all entries. Libraries that processes have loaded stay usable.
+  /// Returns: the number of deleted entries
+  /// Throws:  c10::Error if other users can modify the folder, or if an entry cannot be deleted
+  int64_t clear();
+  /// Returns the machine for which this cache compiles kernels.
+  /// Throws: c10::Error if there is no compiler
+  KernelOrigin origin() const;
 
  private:
   std::shared_ptr<const Library> from_disk(const std::string& key);
   std::optional<std::string> read(const std::string& key);
   std::nullopt_t refuse(const std::string& why);
   void write(const std::string& key, const std::string& content);
-  void make_room();
+  std::string path_of(const std::string& key) const;
 
   KernelCacheOptions options_;
   std::string folder_;

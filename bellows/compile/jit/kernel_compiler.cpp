@@ -179,7 +179,7 @@ int run_program(const std::vector<std::string>& words, const PrivateFolder& fold
 }
 
 /// The properties from which the compiler derives -march=native. Equal text means equal code.
-std::string processor() {
+std::string this_processor() {
   std::ifstream file("/proc/cpuinfo");
   std::string result;
   for (std::string line; std::getline(file, line) && !line.empty();) {
@@ -209,7 +209,8 @@ std::optional<KernelCompiler> KernelCompiler::find(int timeout_s) {
     if (version.empty()) continue;
     std::string identity = version;
     for (const char* flag : compiler_flags) identity += std::string(flag) + " ";
-    return KernelCompiler{candidate, identity + "\n" + processor()};
+    const std::string here = this_processor();
+    return KernelCompiler{.path = candidate, .identity = identity + "\n" + here, .processor = here};
   }
   TORCH_CHECK(!chosen || !*chosen, "compile: BELLOWS_CXX is \"", chosen, "\", which does not answer --version within ",
               timeout_s, " s. Set it to the name or path of a C++ compiler without arguments, or unset it.");

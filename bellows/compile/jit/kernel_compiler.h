@@ -8,9 +8,10 @@ namespace bellows::compile_detail {
 
 /// A C++ compiler of this system, which compiles generated kernels.
 struct KernelCompiler {
-  std::string path;      ///< path of the compiler's executable
-  std::string identity;  ///< version, flags and target processor
-  int timeout_s = 300;   ///< seconds after which the compilation of a source is aborted
+  std::string path;            ///< path of the compiler's executable
+  std::string identity;        ///< version, flags and target processor
+  int timeout_s = 300;         ///< seconds after which the compilation of a source is aborted
+  std::string processor = "";  ///< the part of `identity` that describes the processor; the last part
 
   /// Finds a compiler: $BELLOWS_CXX, or the first of g++, c++ and clang++ in PATH that prints its version.
   /// Params:  timeout_s – seconds after which a compiler that has not printed its version is skipped
