@@ -83,6 +83,22 @@ TEST(CodeOfFunctions, AreWithinUnitsOfTheLastPlace) {
     cases.push_back(one_of(std::string("aten::") + name, {at::linspace(-8, 8, 20001)}, 6e-7, 1e-12));
   for (const char* name : {"log", "log1p"})
     cases.push_back(one_of(std::string("aten::") + name, {at::linspace(1e-4, 50, 20001)}, 6e-7, 1e-12));
+  for (const char* name : {"exp", "tanh", "log"}) {
+    const bool log = name == std::string("log");
+    for (const double scale : {0.1, 1.0, 80.0})
+      cases.push_back(one_of(std::string("aten::") + name,
+                             {at::linspace(log ? 1e-9 : -scale * 8, scale * 8, 20001, at::kDouble)}, 1e-15, 1e-300));
+  }
+  expect_generated(cases);
+}
+
+TEST(CodeOfFunctions, KeepsSpecialDoubles) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const at::Tensor x =
+      at::tensor({0., -0., inf, -inf, std::nan(""), 1e-310, 709.7, 710.5, -708., -745., -746., 1e308}, at::kDouble);
+  std::vector<OperatorCase> cases;
+  for (const char* name : {"exp", "log", "tanh", "sigmoid"})
+    cases.push_back(one_of(std::string("aten::") + name, {x}, 1e-15, 0));
   expect_generated(cases);
 }
 

@@ -19,7 +19,7 @@ typedef int i32; typedef unsigned u32; typedef long i64;
 #define BUILTIN(name, builtin) INLINE double k_##name(double x) { return __builtin_##builtin(x); } \
   INLINE float k_##name(float x) { return __builtin_##builtin##f(x); }
 LIBM(sin) LIBM(cos) LIBM(tan) LIBM(asin) LIBM(acos) LIBM(atan) LIBM(sinh) LIBM(cosh) LIBM(erfc) LIBM(exp2)
-LIBM_DOUBLE(exp) LIBM_DOUBLE(expm1) LIBM_DOUBLE(log) LIBM_DOUBLE(log1p) LIBM_DOUBLE(tanh) LIBM_DOUBLE(erf)
+LIBM_DOUBLE(expm1) LIBM_DOUBLE(log1p) LIBM_DOUBLE(erf)
 LIBM(log2) LIBM(log10) LIBM2(pow) LIBM2(fmod) LIBM2(atan2)
 BUILTIN(floor, floor) BUILTIN(ceil, ceil) BUILTIN(round, rint) BUILTIN(trunc, trunc) BUILTIN(sqrt, sqrt) BUILTIN(abs, fabs)
 template <class T> INLINE T k_abs(T x) { return x < 0 ? -x : x; }
@@ -49,6 +49,53 @@ INLINE u16 to_f16(float x) {
   h = body >= 0x47800000u ? 0x7c00u : h;
   h = body > 0x7f800000u ? 0x7e00u : h;
   return (u16)(h | (sign >> 16));
+}
+
+INLINE double f64_of(i64 x) { return __builtin_bit_cast(double, x); }
+INLINE i64 bits_of(double x) { return __builtin_bit_cast(i64, x); }
+
+INLINE double k_exp(double x) {
+  const double above = x > -746. ? x : -746., c = above < 710. ? above : 710.;
+  const double n = __builtin_rint(c * 1.4426950408889634073599);
+  double r = c - n * 6.93145751953125e-1;
+  r = r - n * 1.42860682030941723212e-6;
+  const double z = r * r;
+  const double p = r * ((1.26177193074810590878e-4 * z + 3.02994407707441961300e-2) * z + 9.99999999999999999910e-1);
+  const double q = ((3.00198505138664455042e-6 * z + 2.52448340349684104192e-3) * z + 2.27265548208155028766e-1) * z +
+                   2.00000000000000000005;
+  const i32 k = (i32)n, half = k >> 1;
+  const double y = (1. + 2. * (p / (q - p))) * f64_of((i64)(half + 1023) << 52) * f64_of((i64)(k - half + 1023) << 52);
+  return x != x ? x : y;
+}
+INLINE double k_log(double x) {
+  const bool tiny = x < 0x1p-1022;
+  const i64 u = bits_of(tiny ? x * 0x1p54 : x);
+  const i64 shifted = u - 0x3fe6a09e00000000;  // the mantissa lies in [sqrt(1/2), sqrt(2))
+  const double e = (double)((i32)(shifted >> 52) - (tiny ? 54 : 0));
+  const double m = f64_of((shifted & 0x000fffffffffffff) + 0x3fe6a09e00000000) - 1., z = m * m;
+  double p = 1.01875663804580931796e-4 * m + 4.97494994976747001425e-1;
+  p = p * m + 4.70579119878881725854;
+  p = p * m + 14.4989225341610930846;
+  p = p * m + 17.9368678507819816313;
+  p = p * m + 7.70838733755885391666;
+  double q = m + 11.2873587189167450590;
+  q = q * m + 45.2279145837532221105;
+  q = q * m + 82.9875266912776603211;
+  q = q * m + 71.1544750618563894466;
+  q = q * m + 23.1251620126765340583;
+  double y = m * (z * p / q) - e * 2.121944400546905827679e-4;
+  y = y - 0.5 * z;
+  y = m + y + e * 0.693359375;
+  y = x == __builtin_inf() ? x : y;
+  y = x == 0. ? -__builtin_inf() : y;
+  return x < 0. || x != x ? __builtin_nan("") : y;
+}
+INLINE double k_tanh(double x) {
+  const double a = k_abs(x), z = x * x;
+  const double p = (-9.64399179425052238628e-1 * z - 99.2877231001918586564) * z - 1614.68768441708447952;
+  const double q = ((z + 112.811678491632931402) * z + 2235.48839060100448583) * z + 4844.06305325125486048;
+  const double big = 1. - 2. / (k_exp(2. * a) + 1.);
+  return __builtin_copysign(a < 0.625 ? x + x * z * (p / q) : big, x);
 }
 
 INLINE float k_exp(float x) {
