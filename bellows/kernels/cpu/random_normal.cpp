@@ -17,11 +17,39 @@
 #include <vector>
 
 #include "bellows/kernels/cpu/random_parts.h"
+#include "bellows/kernels/cpu/values_impl.h"
+
+#ifndef BELLOWS_KERNELS_NORMAL_TABLE
+#define BELLOWS_KERNELS_NORMAL_TABLE
+namespace bellows::kernels {
+
+/// Radius, cosine and sine of all uniform values of a type with few bits. libtorch rounds each step to the type.
+template <class T>
+struct NormalTable {
+  static constexpr uint32_t size = uint32_t{1} << std::numeric_limits<T>::digits;
+  std::vector<float> radius, cos, sin;
+
+  NormalTable() : radius(size), cos(size), sin(size) {
+    const auto rounded = [](auto value) { return static_cast<float>(static_cast<T>(static_cast<float>(value))); };
+    for (uint32_t i = 0; i < size; ++i) {
+      const float u = rounded(static_cast<float>(i) / size);
+      radius[i] = rounded(std::sqrt(rounded(-2.0f * rounded(std::log(rounded(1.0f - u))))));
+      const float theta = rounded(2 * std::numbers::pi * u);
+      cos[i] = rounded(std::cos(theta));
+      sin[i] = rounded(std::sin(theta));
+    }
+  }
+  static const NormalTable& instance() {
+    static const NormalTable table;
+    return table;
+  }
+};
+
+}  // namespace bellows::kernels
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace bellows::kernels::HWY_NAMESPACE {
-
-namespace hn = hwy::HWY_NAMESPACE;
 
 bool has_normal_vectors_impl() {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
@@ -150,6 +178,46 @@ void normal_double(const RandomFill& fill, const uint32_t* words, double* out, s
   }
 }
 
+/// Rounds the values to T.
+template <class T, class D>
+HWY_INLINE hn::Vec<D> rounded(D d, hn::Vec<D> values) {
+  T buffer[hn::MaxLanes(D())];
+  store_values(d, values, buffer);
+  return load_values(d, buffer);
+}
+
+template <class T>
+HWY_INLINE void normal_by_table(const RandomFill& fill, const uint32_t* words, T* out, size_t groups) {
+  const NormalTable<T>& table = NormalTable<T>::instance();
+  const hn::CappedTag<float, 8> d;
+  const auto mean = hn::Set(d, static_cast<float>(static_cast<T>(fill.a)));
+  const auto deviation = hn::Set(d, static_cast<float>(static_cast<T>(fill.b)));
+  const auto finish = [&](const float* radius, const float* factor, T* to) HWY_ATTR {
+    const auto normal = rounded<T>(d, hn::Mul(hn::LoadU(d, radius), hn::LoadU(d, factor)));
+    store_values(d, hn::Add(rounded<T>(d, hn::Mul(normal, deviation)), mean), to);
+  };
+  for (size_t g = 0; g < groups; ++g, words += 16, out += 16) {
+    float radius[8], cos[8], sin[8];
+    for (size_t i = 0; i < 8; ++i) {
+      radius[i] = table.radius[words[i] % table.size];
+      cos[i] = table.cos[words[i + 8] % table.size];
+      sin[i] = table.sin[words[i + 8] % table.size];
+    }
+    for (size_t i = 0; i < 8; i += hn::Lanes(d)) {
+      finish(radius + i, cos + i, out + i);
+      finish(radius + i, sin + i, out + i + 8);
+    }
+  }
+}
+
+void normal_half(const RandomFill& fill, const uint32_t* words, c10::Half* out, size_t groups) {
+  normal_by_table(fill, words, out, groups);
+}
+
+void normal_bfloat16(const RandomFill& fill, const uint32_t* words, c10::BFloat16* out, size_t groups) {
+  normal_by_table(fill, words, out, groups);
+}
+
 }  // namespace bellows::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -160,46 +228,8 @@ namespace bellows::kernels {
 HWY_EXPORT(has_normal_vectors_impl);
 HWY_EXPORT(normal_float);
 HWY_EXPORT(normal_double);
-
-namespace {
-
-/// Radius, sine and cosine of all uniform values of a type with few bits. libtorch rounds each step to the type.
-template <class T>
-struct NormalTable {
-  static constexpr uint32_t size = uint32_t{1} << std::numeric_limits<T>::digits;
-  std::vector<T> radius, sin, cos;
-
-  NormalTable() : radius(size), sin(size), cos(size) {
-    for (uint32_t i = 0; i < size; ++i) {
-      const T u = static_cast<T>(static_cast<float>(i) / size);
-      const T log = static_cast<T>(std::log(static_cast<float>(static_cast<T>(1.0f - static_cast<float>(u)))));
-      radius[i] = static_cast<T>(std::sqrt(static_cast<float>(static_cast<T>(-2.0f * static_cast<float>(log)))));
-      const T theta = static_cast<T>(static_cast<float>(2.0f * std::numbers::pi * static_cast<double>(u)));
-      sin[i] = static_cast<T>(std::sin(static_cast<float>(theta)));
-      cos[i] = static_cast<T>(std::cos(static_cast<float>(theta)));
-    }
-  }
-  static const NormalTable& instance() {
-    static const NormalTable table;
-    return table;
-  }
-};
-
-template <class T>
-void normal_by_table(const RandomFill& fill, const uint32_t* words, T* out, size_t groups) {
-  const NormalTable<T>& table = NormalTable<T>::instance();
-  const T mean = static_cast<T>(fill.a), deviation = static_cast<T>(fill.b);
-  for (size_t g = 0; g < groups; ++g) {
-    for (size_t i = 16 * g; i < 16 * g + 8; ++i) {
-      const T radius = table.radius[words[i] % table.size];
-      const uint32_t angle = words[i + 8] % table.size;
-      out[i] = static_cast<T>(static_cast<T>(radius * table.cos[angle]) * deviation) + mean;
-      out[i + 8] = static_cast<T>(static_cast<T>(radius * table.sin[angle]) * deviation) + mean;
-    }
-  }
-}
-
-}  // namespace
+HWY_EXPORT(normal_half);
+HWY_EXPORT(normal_bfloat16);
 
 bool has_normal_vectors() {
   return HWY_DYNAMIC_DISPATCH(has_normal_vectors_impl)();
@@ -210,9 +240,9 @@ void convert_normal(const RandomFill& fill, const uint32_t* words, void* out, si
     case c10::ScalarType::Double:
       return HWY_DYNAMIC_DISPATCH(normal_double)(fill, words, static_cast<double*>(out), groups);
     case c10::ScalarType::Half:
-      return normal_by_table(fill, words, static_cast<c10::Half*>(out), groups);
+      return HWY_DYNAMIC_DISPATCH(normal_half)(fill, words, static_cast<c10::Half*>(out), groups);
     case c10::ScalarType::BFloat16:
-      return normal_by_table(fill, words, static_cast<c10::BFloat16*>(out), groups);
+      return HWY_DYNAMIC_DISPATCH(normal_bfloat16)(fill, words, static_cast<c10::BFloat16*>(out), groups);
     default:
       return HWY_DYNAMIC_DISPATCH(normal_float)(fill, words, static_cast<float*>(out), groups);
   }

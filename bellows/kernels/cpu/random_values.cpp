@@ -256,7 +256,23 @@ void compare_narrow_impl(const uint32_t* words, const float* p, uint8_t* out, si
 }
 
 void compare_wide_impl(const uint32_t* words, const double* p, uint8_t* out, size_t count) {
-  for (size_t i = 0; i < count; ++i) out[i] = static_cast<double>(wide_word(words, i) & low_53) * 0x1p-53 < p[i];
+  size_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::CappedTag<double, 8> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const hn::Repartition<uint32_t, decltype(d)> d32;
+  const hn::Rebind<uint8_t, decltype(d32)> d8;
+  const size_t lanes = hn::Lanes(d);
+  const auto below = [&](size_t at) HWY_ATTR {
+    const auto x = hn::Mul(hn::ConvertTo(d, load_53(di, words + 2 * at)), hn::Set(d, 0x1p-53));
+    return hn::BitCast(d32, hn::VecFromMask(d, hn::Lt(x, hn::LoadU(d, p + at))));
+  };
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    const auto both = hn::ConcatEven(d32, below(i + lanes), below(i));
+    hn::StoreU(hn::TruncateTo(d8, hn::And(both, hn::Set(d32, 1))), d8, out + i);
+  }
+#endif
+  for (; i < count; ++i) out[i] = static_cast<double>(wide_word(words, i) & low_53) * 0x1p-53 < p[i];
 }
 
 }  // namespace bellows::kernels::HWY_NAMESPACE
