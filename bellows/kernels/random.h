@@ -51,7 +51,7 @@ bool can_random_fill(const RandomFill& fill);
 ///           threads. tests/kernels/random_test.cpp compares them with libtorch and with the reference implementation
 /// Cost:     0.2 ns for each 32-bit word on one core (3 GHz, AVX-512), and the computation of the values. Writes each
 ///           value once. With several threads, one thread advances the generator while others compute values
-/// Threads:  uses the threads of parallel_chunks(). The caller must hold the generator's mutex
+/// Threads:  uses libtorch's intra-op threads. The caller must hold the generator's mutex
 /// Throws:   c10::ValueError if there is no kernel (can_random_fill()), or if `state` is not valid
 void random_fill(MersenneTwister& state, const RandomFill& fill, void* out, int64_t stride, int64_t count);
 

@@ -24,9 +24,9 @@ constexpr size_t words_at_once = 2 * twister_block;  // stay in the first-level 
 constexpr int64_t block = MersenneTwister::size;
 
 void check_state(const MersenneTwister& state) {
-  TORCH_CHECK_VALUE(state.is_valid(), "random_fill: expected a generator state in which the words that are left lie in ",
-                    "the block of ", block, " words, got next = ", state.next, ", left = ", state.left,
-                    ". Seed the generator again.");
+  TORCH_CHECK_VALUE(state.is_valid(),
+                    "random_fill: expected a generator state in which the words that are left lie in ", "the block of ",
+                    block, " words, got next = ", state.next, ", left = ", state.left, ". Seed the generator again.");
 }
 
 bool is_floating(c10::ScalarType dtype) {
@@ -77,8 +77,9 @@ class Pipeline {
 
   void run() {
     std::memcpy(buffers_[0].get(), state_.words.data(), sizeof state_.words);
-    // Order of tasks: words of stage 0; then for each stage k the words of stage k + 1 and the values of stage k.
-    parallel_chunks(1 + stages_ * (pieces_ + 1), [&](int64_t task) {
+    // Order of tasks: words of stage 0; then for each stage k the words of stage k + 1 and the values of stage k. The
+    // threads of oneTBB would not take them in this order.
+    parallel_operators(1 + stages_ * (pieces_ + 1), [&](int64_t task) {
       if (task == 0) return advance(0);
       const int64_t stage = (task - 1) / (pieces_ + 1), piece = (task - 1) % (pieces_ + 1);
       if (piece > 0) return convert(stage, piece - 1);
@@ -141,7 +142,7 @@ class Pipeline {
   const int64_t first_, end_;  ///< positions
   const int64_t stages_, pieces_;
   std::array<std::unique_ptr<uint32_t[]>, 3> buffers_;
-  std::atomic<int64_t> ready_ = 0;                     ///< stages whose words are computed
+  std::atomic<int64_t> ready_ = 0;                    ///< stages whose words are computed
   std::unique_ptr<std::atomic<int64_t>[]> finished_;  ///< pieces of each stage whose values are computed
 };
 

@@ -124,8 +124,7 @@ HWY_INLINE hn::Vec<D> unit_values(D d, hn::Vec<hn::RebindToSigned<D>> words) {
 template <class D>
 HWY_INLINE void box_muller(D d, const RandomFill& fill, hn::Vec<D> u1, hn::Vec<D> u2, hn::Vec<D>& n1, hn::Vec<D>& n2) {
   const auto mean = hn::Set(d, static_cast<float>(fill.a)), deviation = hn::Set(d, static_cast<float>(fill.b));
-  const auto radius =
-      hn::Sqrt(hn::Mul(hn::Set(d, -2.0f), log_like_libtorch(d, hn::Sub(hn::Set(d, 1.0f), u1))));
+  const auto radius = hn::Sqrt(hn::Mul(hn::Set(d, -2.0f), log_like_libtorch(d, hn::Sub(hn::Set(d, 1.0f), u1))));
   const auto theta = hn::Mul(hn::Set(d, static_cast<float>(2 * std::numbers::pi)), u2);
   hn::Vec<D> sin, cos;
   sincos_like_libtorch(d, theta, sin, cos);

@@ -232,9 +232,8 @@ void convert_integers(const RandomFill& fill, const uint32_t* words, void* out, 
     case c10::ScalarType::Long:
       return integer_values<int64_t>(fill, words, out, count);
     default:
-      with_values(fill.dtype, [&](auto* type) {
-        integer_values<std::remove_pointer_t<decltype(type)>>(fill, words, out, count);
-      });
+      with_values(fill.dtype,
+                  [&](auto* type) { integer_values<std::remove_pointer_t<decltype(type)>>(fill, words, out, count); });
   }
 }
 
