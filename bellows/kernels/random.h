@@ -36,12 +36,13 @@ struct RandomFill {
   uint64_t range = 0;  ///< of integers; 0: no modulo
   int64_t base = 0;    ///< of integers
   bool wide = false;   ///< integers are drawn from 64 instead of 32 bits
-  /// Whether a product and the following sum are rounded once, as in libtorch's kernels for processors with AVX2.
+  /// Whether a product and the following sum are rounded once, as in libtorch's kernels for processors with AVX2. Has no
+  /// effect on integers and on the bernoulli law.
   bool fused = true;
 };
 
-/// Returns whether random_fill() has a kernel for these arguments on this processor. Normal values of type float need
-/// AVX2.
+/// Returns whether random_fill() has a kernel for these arguments on this processor. Fused rounding, normal values of type
+/// float and real values of type Half need AVX2.
 bool can_random_fill(const RandomFill& fill);
 
 /// Fills memory with random values and advances the generator.

@@ -250,16 +250,17 @@ RandomUnit unit_of(const RandomFill& fill) {
 }
 
 bool can_random_fill(const RandomFill& fill) {
+  const bool floating = is_floating(fill.dtype);
+  const bool rounds = has_fused_vectors() || (!fill.fused && fill.dtype != c10::ScalarType::Half);
   switch (fill.law) {
     case RandomLaw::bernoulli:
-      return (is_floating(fill.dtype) || is_counted(fill.dtype)) && fill.a >= 0 && fill.a <= 1;
+      return (floating || is_counted(fill.dtype)) && fill.a >= 0 && fill.a <= 1;
     case RandomLaw::uniform:
-      return is_floating(fill.dtype);
+      return floating && rounds;
     case RandomLaw::normal:
-      return is_floating(fill.dtype) && (fill.dtype != c10::ScalarType::Float || (fill.fused && has_normal_vectors()));
+      return floating && rounds && (fill.dtype != c10::ScalarType::Float || fill.fused);
     case RandomLaw::integers:
-      return (is_floating(fill.dtype) || is_counted(fill.dtype)) &&
-             (fill.wide || (fill.range > 0 && fill.range <= uint64_t{1} << 31));
+      return (floating || is_counted(fill.dtype)) && (fill.wide || (fill.range > 0 && fill.range <= uint64_t{1} << 31));
   }
   return false;
 }

@@ -51,7 +51,7 @@ struct NormalTable {
 HWY_BEFORE_NAMESPACE();
 namespace bellows::kernels::HWY_NAMESPACE {
 
-bool has_normal_vectors_impl() {
+bool has_fused_vectors_impl() {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
   return true;
 #else
@@ -224,14 +224,14 @@ HWY_AFTER_NAMESPACE();
 
 namespace bellows::kernels {
 
-HWY_EXPORT(has_normal_vectors_impl);
+HWY_EXPORT(has_fused_vectors_impl);
 HWY_EXPORT(normal_float);
 HWY_EXPORT(normal_double);
 HWY_EXPORT(normal_half);
 HWY_EXPORT(normal_bfloat16);
 
-bool has_normal_vectors() {
-  return HWY_DYNAMIC_DISPATCH(has_normal_vectors_impl)();
+bool has_fused_vectors() {
+  return HWY_DYNAMIC_DISPATCH(has_fused_vectors_impl)();
 }
 
 void convert_normal(const RandomFill& fill, const uint32_t* words, void* out, size_t groups) {

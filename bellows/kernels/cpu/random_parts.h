@@ -24,8 +24,9 @@ RandomUnit unit_of(const RandomFill& fill);
 void convert_words(const RandomFill& fill, const uint32_t* words, void* out, size_t units);
 /// The part of convert_words() for the normal law.
 void convert_normal(const RandomFill& fill, const uint32_t* words, void* out, size_t groups);
-/// Returns whether this processor has vectors of at least eight floats and a fused multiplication and addition.
-bool has_normal_vectors();
+/// Returns whether the kernels for this processor round a product and a following sum once, and round halves to nearest.
+/// These kernels have vectors of at least eight floats.
+bool has_fused_vectors();
 
 /// Computes out = word · 2^−24 < p (float), with 24 bits of each word.
 void compare_narrow(const uint32_t* words, const float* p, uint8_t* out, size_t count);
