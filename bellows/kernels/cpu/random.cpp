@@ -77,13 +77,13 @@ class Pipeline {
 
   void run() {
     std::memcpy(buffers_[0].get(), state_.words.data(), sizeof state_.words);
-    // Order of tasks: words of stage 0; then for each stage k the words of stage k + 1 and the values of stage k. The
-    // threads of oneTBB would not take them in this order.
-    parallel_operators(1 + stages_ * (pieces_ + 1), [&](int64_t task) {
-      if (task == 0) return advance(0);
-      const int64_t stage = (task - 1) / (pieces_ + 1), piece = (task - 1) % (pieces_ + 1);
-      if (piece > 0) return convert(stage, piece - 1);
-      if (stage + 1 < stages_) advance(stage + 1);
+    // Order of tasks: the words of stages 0 and 1; then for each stage k its values, and the words of stage k + 2. Words
+    // are thus computed before a thread needs them. The threads of oneTBB would not take the tasks in this order.
+    parallel_operators(2 + stages_ * (pieces_ + 1), [&](int64_t task) {
+      const int64_t stage = (task - 2) / (pieces_ + 1), piece = (task - 2) % (pieces_ + 1);
+      if (task >= 2 && piece < pieces_) return convert(stage, piece);
+      const int64_t next = task < 2 ? task : stage + 2;
+      if (next < stages_) advance(next);
     });
     const int64_t last = (end_ - 1) / block, used = end_ - last * block;  // block and words of it that were drawn
     std::memcpy(state_.words.data(), buffer(stages_ - 1) + (last + 1) * block - (stages_ - 1) * stage_words,
