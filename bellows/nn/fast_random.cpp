@@ -37,11 +37,17 @@ using Generator = tap::RandomOperators::Generator;
 /// Copying the state of the generator costs as much as some values.
 constexpr int64_t fewest_values = 128;
 
+std::atomic<int64_t> performed_calls = 0;
+
 /// Returns null for generators of other devices, for which libtorch reports the error.
 at::CPUGeneratorImpl* cpu_generator(const Generator& given) {
   const at::Generator& generator =
       given.has_value() && given->defined() ? *given : at::detail::getDefaultCPUGenerator();
   return dynamic_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
+}
+
+MersenneTwister state_of(const at::mt19937_data_pod& data) {
+  return {.words = data.state_, .left = data.left_, .next = data.next_};
 }
 
 /// Calls draw(state) with the state of the generator and stores the new state, under the generator's lock. Returns
@@ -51,7 +57,7 @@ bool with_state(at::CPUGeneratorImpl& generator, Draw draw) {
   const std::lock_guard<std::mutex> lock(generator.mutex_);
   at::mt19937 engine = generator.engine();
   at::mt19937_data_pod data = engine.data();
-  MersenneTwister state{.words = data.state_, .left = data.left_, .next = data.next_};
+  MersenneTwister state = state_of(data);
   if (!data.seeded_ || !state.is_valid()) return false;
   draw(state);
   data.state_ = state.words;
@@ -59,6 +65,7 @@ bool with_state(at::CPUGeneratorImpl& generator, Draw draw) {
   data.next_ = state.next;
   engine.set_data(data);
   generator.set_engine(engine);
+  performed_calls.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
@@ -115,8 +122,8 @@ void fill_by_libtorch(const RandomFill& fill, at::Tensor& self, const at::Genera
       at::native::normal_(self, fill.a, fill.b, generator);
       return;
     case RandomLaw::integers:
-      if (fill.range == 100) {
-        at::native::random_(self, fill.base, fill.base + 100, generator);
+      if (fill.range <= 100 && self.scalar_type() != at::kBool) {
+        at::native::random_(self, fill.base, fill.base + static_cast<int64_t>(fill.range), generator);
       } else {
         at::native::random_(self, generator);
       }
@@ -127,12 +134,15 @@ void fill_by_libtorch(const RandomFill& fill, at::Tensor& self, const at::Genera
 template <class Theirs, class Ours>
 bool same_result(at::ScalarType dtype, Theirs theirs, Ours ours) {
   constexpr int64_t count = 1337;  // several blocks of the generator, and not a multiple of 16
-  const at::Generator a = at::detail::createCPUGenerator(19937), b = at::detail::createCPUGenerator(19937);
+  const at::Generator generator = at::detail::createCPUGenerator(19937);
+  const auto state_now = [&] { return state_of(generator.get<at::CPUGeneratorImpl>()->engine().data()); };
   at::Tensor x = at::empty({count}, dtype), y = at::empty({count}, dtype);
-  theirs(x, a);
-  if (!with_state(*b.get<at::CPUGeneratorImpl>(), [&](MersenneTwister& state) { ours(state, y); })) return false;
-  return std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0 &&
-         at::Tensor(a.get_state()).equal(at::Tensor(b.get_state()));
+  MersenneTwister state = state_now();
+  theirs(x, generator);
+  ours(state, y);
+  const MersenneTwister expected = state_now();
+  return std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0 && state.words == expected.words &&
+         state.left == expected.left && state.next == expected.next;
 }
 
 enum class Match : uint8_t { unknown, none, fused, separate };
@@ -206,7 +216,8 @@ bool draw(at::Tensor& self, RandomFill fill, Matches::Kind kind, const Generator
   at::CPUGeneratorImpl* generator = cpu_generator(given);
   if (!generator) return false;
   RandomFill sample = fill;
-  if (kind == Matches::integers) sample = {.law = fill.law, .dtype = fill.dtype, .range = 100, .base = 1};
+  if (kind == Matches::integers) sample.range = 100, sample.base = 1, sample.wide = false;
+  if (fill.dtype == at::kBool) sample.range = 2, sample.base = 0;
   const Match match = matches.of(kind, fill.dtype, [&] { return matching_rounding(sample); });
   if (match == Match::none) return false;
   fill.fused = match == Match::fused;
@@ -362,6 +373,10 @@ FastRandomGuard::~FastRandomGuard() {
 bool FastRandomGuard::active() {
   const MutexLock lock(guards_mutex);
   return guards > 0;
+}
+
+int64_t FastRandomGuard::performed() {
+  return performed_calls.load(std::memory_order_relaxed);
 }
 
 }  // namespace bellows::nn

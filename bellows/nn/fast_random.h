@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 namespace bellows::nn {
 
 /// Draws random numbers on the CPU several times faster than libtorch, with bit-identical values and generator states.
@@ -23,6 +25,9 @@ class FastRandomGuard {
 
   /// Returns whether an enabled guard exists in the process.
   static bool active();
+  /// Returns how many operators the kernels of Bellows have performed in this process. All others ran libtorch's
+  /// kernels.
+  static int64_t performed();
 
  private:
   bool enabled_;

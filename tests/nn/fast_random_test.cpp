@@ -37,8 +37,9 @@ void add_operators(std::vector<Case>& cases, const at::Tensor& like) {
   cases.push_back(fill("random_", like, [](Tensor& x, const Generator& g) { x.random_(g); }));
   cases.push_back(fill("random_ to", like, [](Tensor& x, const Generator& g) { x.random_(2, g); }));
   cases.push_back(fill("random_ from to", like, [](Tensor& x, const Generator& g) { x.random_(0, 2, g); }));
-  cases.push_back(fill("bernoulli_ p", like,
-                       [](Tensor& x, const Generator& g) { x.bernoulli_(at::linspace(0, 1, x.size(-1)), g); }));
+  cases.push_back(fill("bernoulli_ p", like, [](Tensor& x, const Generator& g) {
+    x.bernoulli_(x.dim() == 0 ? at::full({}, 0.5) : at::linspace(0, 1, x.size(-1)), g);
+  }));
   if (!at::isFloatingType(like.scalar_type())) return;
   cases.push_back(fill("uniform_", like, [](Tensor& x, const Generator& g) { x.uniform_(-0.3, 1.9, g); }));
   cases.push_back(fill("normal_", like, [](Tensor& x, const Generator& g) { x.normal_(0.5, 2, g); }));
@@ -101,6 +102,31 @@ TEST(FastRandom, EqualsLibtorchForEveryTypeAndLayout) {
 
 TEST(FastRandom, ComposedOperatorsEqualLibtorch) {
   for (const Case& test : composed_cases()) expect_same(test);
+}
+
+// Without this test, all comparisons would also succeed if libtorch's kernels performed every call.
+TEST(FastRandom, ItsKernelsAreUsed) {
+  if (at::get_cpu_capability() == "DEFAULT") GTEST_SKIP() << "libtorch uses other formulas without AVX2";
+  const auto performed = [](const std::function<void()>& action) {
+    const int64_t before = FastRandomGuard::performed();
+    action();
+    return FastRandomGuard::performed() - before;
+  };
+  at::Tensor x = at::empty({1000}), half = at::empty({1000}, at::kHalf);
+  const auto draw_all = [&] {
+    x.uniform_(), x.normal_(), x.random_(), x.random_(0, 10), x.bernoulli_(at::full({}, 0.5));
+    half.uniform_(), half.normal_(), at::randperm(1000), at::randint(7, {1000}), x.t().slice(0, 0, 1000, 2).uniform_();
+  };
+  EXPECT_EQ(performed(draw_all), 0);
+  const FastRandomGuard guard;
+  EXPECT_EQ(performed(draw_all), 10);
+  EXPECT_EQ(performed([] { at::empty({100}).uniform_(); }), 0);
+
+  // libtorch may use the generator of MKL on Intel's processors. It then draws a single word, which is the seed.
+  at::Generator generator = at::detail::createCPUGenerator(1);
+  const int64_t bernoulli = performed([&] { x.bernoulli_(0.5, generator); });
+  const bool libtorch_draws_each_value = generator.get<at::CPUGeneratorImpl>()->engine().data().next_ != 1;
+  EXPECT_EQ(bernoulli, libtorch_draws_each_value ? 1 : 0);
 }
 
 /// Runs a function from one seed of the default generator, without and with the guard.

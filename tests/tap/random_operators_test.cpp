@@ -61,7 +61,7 @@ TEST_F(RandomOperatorsTap, ReplacesOperatorsAndThoseComposedOfThem) {
   EXPECT_TRUE((x.random_(), ones()));
   EXPECT_TRUE((x.random_(9), ones()));
   EXPECT_TRUE((x.random_(8, 9), ones()));
-  EXPECT_TRUE((x.random_(8, std::nullopt), ones()));
+  EXPECT_TRUE((x.random_(8, std::optional<int64_t>()), ones()));
   EXPECT_EQ(take_calls(), (std::vector<std::string>{"bernoulli", "bernoulli of tensor", "uniform", "normal", "random",
                                                     "random 0 9", "random 8 9", "random 8 end"}));
   torch::rand({2}), torch::randn({2}), torch::randint(7, {2}), torch::randperm(2), torch::dropout(x, 0.5, true);
