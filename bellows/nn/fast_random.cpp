@@ -21,7 +21,6 @@
 #include <limits>
 #include <mutex>
 
-#include "bellows/core/mutex.h"
 #include "bellows/kernels/random.h"
 #include "bellows/tap/random_operators.h"
 
@@ -37,7 +36,7 @@ using Generator = tap::RandomOperators::Generator;
 /// Copying the state of the generator costs as much as some values.
 constexpr int64_t fewest_values = 128;
 
-std::atomic<int64_t> performed_calls = 0;
+std::atomic<int64_t> guards = 0, performed_calls = 0;
 
 /// Returns null for generators of other devices, for which libtorch reports the error.
 at::CPUGeneratorImpl* cpu_generator(const Generator& given) {
@@ -205,8 +204,8 @@ class Matches {
 Matches matches;
 
 bool can_fill(const at::Tensor& self) {
-  return self.numel() >= fewest_values && self.device().is_cpu() && self.layout() == at::kStrided &&
-         !self.is_complex() && at::has_internal_overlap(self) == at::MemOverlap::No;
+  return guards.load(std::memory_order_relaxed) > 0 && self.numel() >= fewest_values && self.device().is_cpu() &&
+         self.layout() == at::kStrided && !self.is_complex() && at::has_internal_overlap(self) != at::MemOverlap::Yes;
 }
 
 /// Performs the operator if libtorch's values are known to be the same.
@@ -281,6 +280,11 @@ bool are_probabilities(const at::Tensor& p) {
   return valid;
 }
 
+bool is_separate(const at::Tensor& a, const at::Tensor& b) {
+  const at::MemOverlapStatus overlap = at::get_overlap_status(a, b);
+  return overlap != at::MemOverlapStatus::Full && overlap != at::MemOverlapStatus::Partial;
+}
+
 class FastRandom final : public tap::RandomOperators {
  public:
   bool bernoulli(at::Tensor& self, double p, const Generator& generator) override {
@@ -292,8 +296,7 @@ class FastRandom final : public tap::RandomOperators {
     const bool known = can_fill(self) && is_drawn_type(self.scalar_type()) && p.defined() && p.device().is_cpu() &&
                        p.layout() == at::kStrided && at::isFloatingType(p.scalar_type()) &&
                        p.is_non_overlapping_and_dense() && at::is_expandable_to(p.sizes(), self.sizes()) && generator &&
-                       !self.has_names() && at::get_overlap_status(self, p) == at::MemOverlapStatus::No &&
-                       is_drawn_type(p.scalar_type());
+                       !self.has_names() && is_separate(self, p) && is_drawn_type(p.scalar_type());
     if (!known || !are_probabilities(p)) return false;
     const auto compare = [&] { return matching_probabilities(p.scalar_type()); };
     if (matches.of(Matches::probabilities, p.scalar_type(), compare) == Match::none) return false;
@@ -337,9 +340,9 @@ class FastRandom final : public tap::RandomOperators {
   bool randperm(at::Tensor& out, int64_t n, const Generator& given) override {
     const at::ScalarType dtype = out.scalar_type();
     at::CPUGeneratorImpl* generator = cpu_generator(given);
-    const bool known = (dtype == at::kLong || dtype == at::kInt) && n >= fewest_values &&
-                       n < (int64_t{1} << 32) / 20 - 1 && out.dim() == 1 && out.size(0) == n && out.is_contiguous() &&
-                       out.device().is_cpu() && out.layout() == at::kStrided && generator;
+    const bool known = guards.load(std::memory_order_relaxed) > 0 && (dtype == at::kLong || dtype == at::kInt) &&
+                       n >= fewest_values && n < (int64_t{1} << 32) / 20 - 1 && out.dim() == 1 && out.size(0) == n &&
+                       out.is_contiguous() && out.device().is_cpu() && out.layout() == at::kStrided && generator;
     if (!known) return false;
     const auto compare = [&] { return matching_permutation(dtype); };
     if (matches.of(Matches::permutation, dtype, compare) == Match::none) return false;
@@ -349,30 +352,27 @@ class FastRandom final : public tap::RandomOperators {
   }
 };
 
-Mutex guards_mutex;
-int64_t guards BELLOWS_GUARDED_BY(guards_mutex) = 0;
-
-void add_guards(int64_t change) {
-  static auto* const operators = new FastRandom;  // never destroyed: other threads may still draw
-  const MutexLock lock(guards_mutex);
-  const bool before = guards > 0;
-  guards += change;
-  if (before != (guards > 0)) tap::replace_random_operators(guards > 0 ? operators : nullptr);
+void install() {
+  [[gnu::used]] static const bool installed = [] {
+    tap::replace_random_operators(new FastRandom);  // never destroyed: other threads may still draw
+    return true;
+  }();
 }
 
 }  // namespace
 
 FastRandomGuard::FastRandomGuard(bool enabled) : enabled_(enabled) {
-  if (enabled_) add_guards(1);
+  if (!enabled_) return;
+  install();
+  guards.fetch_add(1, std::memory_order_relaxed);
 }
 
 FastRandomGuard::~FastRandomGuard() {
-  if (enabled_) add_guards(-1);
+  if (enabled_) guards.fetch_sub(1, std::memory_order_relaxed);
 }
 
 bool FastRandomGuard::active() {
-  const MutexLock lock(guards_mutex);
-  return guards > 0;
+  return guards.load(std::memory_order_relaxed) > 0;
 }
 
 int64_t FastRandomGuard::performed() {

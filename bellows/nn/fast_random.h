@@ -15,6 +15,7 @@ namespace bellows::nn {
 ///           If libtorch computes it in a different way on this processor (for example, `bernoulli_` with the
 ///           generator of MKL), libtorch's kernel stays in use
 /// Cost:     `bernoulli_` about 0.7 ns per value on one core, where libtorch needs 9 (bench/random)
+///           A guard costs a few ns. The first one permanently replaces libtorch's kernels (tap/random_operators.h)
 /// Threads:  guards may be created and destroyed on any thread, in any order
 class FastRandomGuard {
  public:
