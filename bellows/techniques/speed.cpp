@@ -81,7 +81,8 @@ Technique fast_random() {
       .name = "fast_random",
       .title = "fast random numbers",
       .changes =
-          "Draws random numbers, such as the masks of dropout, with vectorized kernels. Values and generator states are "
+          "Draws random numbers, such as the masks of dropout, with vectorized kernels. Values and generator states "
+          "are "
           "bit-identical to libtorch's. Recipe: `fast_random: true`. For the CPU.",
       .apply = [](Recipe& recipe) { recipe.fast_random = true; },
       .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
@@ -205,7 +206,7 @@ std::string texts_obstacle(const Recipe& recipe) {
 }
 
 std::vector<Technique> speed_techniques() {
-  return {threaded_loader(), decoded_cache(), length_buckets(),  kept_memory(), fast_random(),
+  return {threaded_loader(), decoded_cache(),     length_buckets(),  kept_memory(),   fast_random(),
           channels_last(),   foreach_optimizer(), fused_optimizer(), device_metrics()};
 }
 
