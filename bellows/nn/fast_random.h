@@ -4,7 +4,7 @@
 
 namespace bellows::nn {
 
-/// Draws random numbers on the CPU several times faster than libtorch, with bit-identical values and generator states.
+/// Draws random numbers on the CPU faster than libtorch, with bit-identical values and generator states.
 ///
 /// While at least one enabled guard exists, `bernoulli_`, `uniform_`, `normal_`, `random_` and `randperm` of CPU tensors
 /// use the kernels of kernels/random.h on all threads of the process. Operators that are composed of these are included:

@@ -3,9 +3,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
+
+#include "bellows/tap/op_tap.h"
 
 namespace bellows::tap {
 namespace {
@@ -28,11 +33,12 @@ class Recorder final : public RandomOperators {
   }
 
   std::vector<std::string> calls;
-  bool performs = true;
+  bool performs = true, throws = false;
 
  private:
   bool take(const std::string& name, at::Tensor& self) {
     calls.push_back(name);
+    if (throws) throw std::runtime_error("expected");
     if (performs) self.fill_(1);
     return performs;
   }
@@ -91,6 +97,28 @@ TEST_F(RandomOperatorsTap, WorksOnOtherThreadsAndUnderAutograd) {
   y.sum().backward();
   EXPECT_TRUE(torch::equal(x.grad(), torch::zeros({3})));
   take_calls();
+}
+
+TEST_F(RandomOperatorsTap, WorksInsideOfAnOpTap) {
+  struct PassThrough final : OpTap {
+    void call(const OpCall& op, Stack& stack) override { op.next(stack); }
+  };
+  recorder().performs = true;
+  at::Tensor x = torch::zeros({3});
+  {
+    const OpTapGuard guard(std::make_shared<PassThrough>());
+    x.uniform_();
+    torch::dropout(x, 0.5, true);
+  }
+  EXPECT_TRUE(torch::equal(x, torch::ones({3})));
+  EXPECT_EQ(take_calls(), (std::vector<std::string>{"uniform", "bernoulli"}));
+}
+
+TEST_F(RandomOperatorsTap, ExceptionsReachTheCaller) {
+  recorder().throws = true;
+  EXPECT_THROW(torch::rand({3}), std::runtime_error);
+  recorder().throws = false;
+  EXPECT_EQ(take_calls(), std::vector<std::string>{"uniform"});
 }
 
 }  // namespace

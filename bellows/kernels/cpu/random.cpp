@@ -146,11 +146,17 @@ class Pipeline {
   std::unique_ptr<std::atomic<int64_t>[]> finished_;  ///< pieces of each stage whose values are computed
 };
 
+/// The number of words from which on several threads are used: about 0.1 ms of work, because a busy core can delay a
+/// parallel region by more than it saves.
+int64_t words_for_threads(const RandomFill& fill) {
+  if (fill.law != RandomLaw::normal) return 1 << 19;
+  return fill.dtype == c10::ScalarType::Double ? 1 << 14 : 1 << 18;
+}
+
 void fill_contiguous(MersenneTwister& state, const RandomFill& fill, char* out, int64_t units) {
-  constexpr int64_t enough_words = 1 << 17;
   const int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
   const bool is_regular = state.next + state.left - 1 == block || state.left == 1;
-  if (threads > 1 && is_regular && units >= enough_words / static_cast<int64_t>(unit_of(fill).words)) {
+  if (threads > 1 && is_regular && units >= words_for_threads(fill) / static_cast<int64_t>(unit_of(fill).words)) {
     Pipeline(state, fill, out, units, threads).run();
   } else {
     fill_serially(state, fill, out, units);
