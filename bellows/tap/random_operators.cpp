@@ -58,13 +58,13 @@ at::Tensor& randperm(int64_t n, Generator generator, at::Tensor& out) {
   return at::native::randperm_out_cpu(n, std::move(generator), out);
 }
 
-struct IgnoreWarnings final : c10::WarningHandler {
+struct IgnoreReplacementWarnings final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-torch::Library* install() {
+torch::Library* install_random() {
   // The dispatcher warns when kernels are replaced. Here this is intended.
-  IgnoreWarnings ignore;
+  IgnoreReplacementWarnings ignore;
   const c10::WarningUtils::WarningHandlerGuard silence(&ignore);
   auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
   library->impl("bernoulli_.float", bernoulli_float);
@@ -81,7 +81,7 @@ torch::Library* install() {
 }  // namespace
 
 void replace_random_operators(RandomOperators* operators) {
-  [[gnu::used]] static const torch::Library* const installed = install();  // never undone
+  [[gnu::used]] static const torch::Library* const installed = install_random();  // never undone
   replacement = operators;
 }
 

@@ -16,7 +16,7 @@ namespace bellows::tap {
 namespace {
 
 /// Writes down the calls, and performs them by filling with 1 if `performs`.
-class Recorder final : public RandomOperators {
+class RandomRecorder final : public RandomOperators {
  public:
   bool bernoulli(at::Tensor& self, double, const Generator&) override { return take("bernoulli", self); }
   bool bernoulli(at::Tensor& self, const at::Tensor&, const Generator&) override {
@@ -49,8 +49,8 @@ class RandomOperatorsTap : public testing::Test {
  protected:
   RandomOperatorsTap() { replace_random_operators(&recorder()); }
   ~RandomOperatorsTap() override { replace_random_operators(nullptr); }
-  static Recorder& recorder() {
-    static auto* const recorder = new Recorder;
+  static RandomRecorder& recorder() {
+    static auto* const recorder = new RandomRecorder;
     return *recorder;
   }
   static std::vector<std::string> take_calls() { return std::exchange(recorder().calls, {}); }
