@@ -89,10 +89,8 @@ int run(const Options& options) {
   Report report("random", options);
   const int threads = at::get_num_threads();
   for (const Work& work : all_work()) {
-    for (const int now : {1, threads}) {
-      if (now == 1 || threads > 1) {
-        if (report.has_time_for(work.name)) report.add(measure(work, now, options));
-      }
+    for (const int now : threads > 1 ? std::vector{1, threads} : std::vector{1}) {
+      if (report.has_time_for(work.name)) report.add(measure(work, now, options));
     }
   }
   return report.finish();
