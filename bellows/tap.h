@@ -11,5 +11,6 @@
 #include "bellows/tap/op_ref.h"
 #include "bellows/tap/op_tap.h"
 #include "bellows/tap/pending_storage.h"
+#include "bellows/tap/random_operators.h"
 #include "bellows/tap/saved_tensor_tap.h"
 #include "bellows/tap/weight_casts.h"

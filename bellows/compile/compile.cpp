@@ -1,6 +1,7 @@
 #include "bellows/compile/compile.h"
 
 #include "bellows/compile/backend.h"
+#include "bellows/nn/fast_random.h"
 
 namespace bellows {
 
@@ -32,6 +33,7 @@ bool CompiledRegion::ready() const {
 }
 
 void CompiledRegion::run(const std::function<void()>& function, const TensorArguments& tensors) const {
+  const nn::FastRandomGuard fast_random;  // random operators run when they are called
   region_->run(function, tensors);
 }
 

@@ -166,6 +166,7 @@ Recipe without_techniques(Recipe recipe) {
   recipe.image_cache_mb = 0;
   recipe.length_buckets = false;
   recipe.allocator_reuse = false;
+  recipe.fast_random = false;
   recipe.compile = "none";
   recipe.optimizer_in_backward = false;
   recipe.recompute = "none";

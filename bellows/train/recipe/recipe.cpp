@@ -221,6 +221,11 @@ constexpr Row table[] = {
      {},
      "keep freed tensor memory in the process and reuse it, on the CPU",
      false},
+    {"fast_random",
+     &Recipe::fast_random,
+     {},
+     "draw random numbers, such as those of dropout, with faster kernels of the same values, on the CPU",
+     false},
     {"compile", &Recipe::compile, "none, forward, step",
      "what to compile, on the CPU. forward: evaluation and the forward pass. step: evaluation and the complete "
      "training step. With step, the loss is checked for NaN only when it is logged"},

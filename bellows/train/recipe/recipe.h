@@ -66,6 +66,7 @@ struct Recipe {
   int64_t prefetch = 4;
   int64_t image_cache_mb = 0;
   bool allocator_reuse = false;
+  bool fast_random = false;
   std::string compile = "none";
   bool optimizer_in_backward = false;
   std::string recompute = "none";

@@ -76,6 +76,7 @@ TrainLoop::TrainLoop(Job job)
       growth_(job_.recipe, job_.train.channels_last(job_.recipe.channels_last)),
       loader_(growth_.data(0).loader()),
       policy_(precision_policy(job_.recipe)),
+      fast_random_(job_.recipe.fast_random),
       activations_(job_.recipe, job_.model, ranks_.rank()),
       compiled_(job_.recipe),
       update_(job_.recipe),

@@ -9,6 +9,7 @@
 #include "bellows/checkpoint/sharded.h"
 #include "bellows/data/loader/loader.h"
 #include "bellows/data/select/sample_stats.h"
+#include "bellows/nn/fast_random.h"
 #include "bellows/optim/averaging.h"
 #include "bellows/optim/gradient_accumulator.h"
 #include "bellows/optim/step_in_backward.h"
@@ -145,6 +146,7 @@ class TrainLoop {
   data::Loader loader_;
   std::optional<data::Loader> eval_loader_;
   amp::Policy policy_;
+  nn::FastRandomGuard fast_random_;
   Activations activations_;
   CompiledParts compiled_;
   Update update_;
