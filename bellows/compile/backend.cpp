@@ -27,6 +27,7 @@
 #include "bellows/graph/execution/branches.h"
 #include "bellows/graph/passes/autocast.h"
 #include "bellows/graph/passes/functionalize.h"
+#include "bellows/graph/passes/recompute.h"
 #include "bellows/graph/recording/frozen.h"
 #include "bellows/kernels/parallel.h"
 #include "bellows/system/stop.h"
@@ -93,6 +94,23 @@ std::vector<graph::Pass> cpu_passes(const BackendOptions& options) {
   graph::insert_before("loops", embedding_pass(), list);
   if (options.autocast) graph::insert_before("constants", graph::autocast_pass(*options.autocast), list);
   return list;
+}
+
+/// Inserts the pass "recompute" before the passes that replace operators with kernels or fuse them. Copies of pointwise
+/// operators can then be fused with the operators that read their results.
+void insert_recompute(std::vector<graph::Pass>& list, graph::RecomputeOptions options) {
+  const auto place = std::find_if(list.begin(), list.end(),
+                                  [](const auto& pass) { return pass.name == "onednn" || pass.name == "loops"; });
+  options.after.assign(place, list.end());
+  list.insert(place, graph::recompute_pass(std::move(options)));
+}
+
+void warn_of_missed_budget(const graph::RecomputeReport& report) {
+  log_warn("compile: memory_budget = ", report.budget, " cannot be met. It allows a peak of ",
+           static_cast<size_t>(report.budget * static_cast<double>(report.peak_before)), " bytes of the original ",
+           report.peak_before, " bytes, but the smallest reachable peak is ", report.peak_after,
+           " bytes. This peak is used. Results of random operators, and values that your code still references after "
+           "the call, are always kept. Set a larger memory_budget, or use smaller batches.");
 }
 
 /// Logs a warning if possible. After an out-of-memory error, even the message may fail.
@@ -189,6 +207,9 @@ CpuBackend::CpuBackend(BackendOptions options)
         "OMP_PROC_BIND, OMP_PLACES and GOMP_CPU_AFFINITY.");
   TORCH_CHECK_VALUE(!options_.exact || !options_.autocast,
                     "compile: exact and autocast cannot be combined, because lower precision changes results.");
+  TORCH_CHECK_VALUE(options_.memory_budget > 0 && options_.memory_budget <= 1,
+                    "compile: memory_budget must be larger than 0 and at most 1, got ", options_.memory_budget,
+                    ". It is a fraction of the peak memory without recomputation. Use 1 for no recomputation.");
 }
 CpuBackend::~CpuBackend() {
   if (queue_->process != ::getpid()) static_cast<void>(queue_.release());
@@ -312,9 +333,9 @@ void CpuBackend::make(Job& job) {
   const bool generates = !options_.exact && kernel_cache().can_compile();
   graph::PassOptions options{.exact = options_.exact, .can_generate = is_worth_generating};
   if (!generates) options.without.insert(options.without.end(), {"loops", "updates", "reuse"});
-  const graph::PassReport passes = graph::run_passes(program, options, passes_);
-  std::string report = c10::str("program of ", recorded.instructions, " operators:\n", passes.to_text());
-  const bool may_stay_plain = !options_.always && !options_.exact && !options_.autocast && options_.frozen.empty();
+  std::string report = c10::str("program of ", recorded.instructions, " operators:\n", optimize(program, options));
+  const bool may_stay_plain = !options_.always && !options_.exact && !options_.autocast && options_.frozen.empty() &&
+                              options_.memory_budget == 1;
   if (const double gain = expected_gain_us(recorded, ProgramWork::of(program)); may_stay_plain && gain <= 0) {
     if (const auto executable = job.executable.lock()) executable->stay_plain();
     return add_report(c10::str(report, "  not compiled: a call is expected to take ", std::lround(-gain),
@@ -332,6 +353,18 @@ void CpuBackend::make(Job& job) {
   if (!executable) return;
   executable->put(std::move(better), std::move(job.inputs));
   add_report(std::move(report));
+}
+
+std::string CpuBackend::optimize(graph::Program& program, const graph::PassOptions& options) const {
+  if (options_.memory_budget == 1) return graph::run_passes(program, options, passes_).to_text();
+  std::string recomputed;
+  const auto report = [&](const graph::RecomputeReport& made) {
+    if (!made.is_met() && !warned_of_budget_.exchange(true)) warn_of_missed_budget(made);
+    recomputed = made.to_text();
+  };
+  std::vector<graph::Pass> list = passes_;
+  insert_recompute(list, {.budget = options_.memory_budget, .report = report});
+  return graph::run_passes(program, options, list).to_text() + recomputed;
 }
 
 void CpuBackend::add_report(std::string report) const {

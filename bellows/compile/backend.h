@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -20,6 +21,7 @@ struct BackendOptions {
   std::optional<c10::ScalarType> autocast{};  ///< see CompileOptions
   bool background = false;                    ///< see CompileOptions
   bool always = true;                         ///< see CompileOptions, where it is off by default
+  double memory_budget = 1;                   ///< see CompileOptions
 };
 
 /// Runs programs on a CPU. It converts a program to functional form, runs the passes, creates groups and generates
@@ -59,10 +61,13 @@ class CpuBackend : public graph::Backend {
   void work(const std::stop_token& stop);
   std::shared_ptr<Swapped> make_first(const std::stop_token& stop);
   void make(Job& job);
+  /// Runs all passes before the kernels are generated, and recomputes values if there is a memory budget.
+  std::string optimize(graph::Program& program, const graph::PassOptions& options) const;
   void add_report(std::string report) const;
 
   const BackendOptions options_;
   const std::vector<graph::Pass> passes_;
+  mutable std::atomic<bool> warned_of_budget_ = false;
   mutable std::unique_ptr<Queue> queue_;  ///< last member, so that its thread ends before the members that it uses
 };
 

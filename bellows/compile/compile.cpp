@@ -13,10 +13,10 @@ FrozenTensors::FrozenTensors(const Model& model) : tensors_(model.parameters()) 
 namespace bellows::compile_detail {
 
 CompiledRegion::CompiledRegion(const CompileOptions& options)
-    : backend_(options.generate
-                   ? std::make_shared<CpuBackend>(BackendOptions{options.exact, options.frozen.tensors(),
-                                                                 options.autocast, options.background, options.always})
-                   : nullptr),
+    : backend_(options.generate ? std::make_shared<CpuBackend>(BackendOptions{options.exact, options.frozen.tensors(),
+                                                                              options.autocast, options.background,
+                                                                              options.always, options.memory_budget})
+                                : nullptr),
       region_(std::make_shared<graph::Region>(
           graph::RegionOptions{.max_recordings = options.max_recordings,
                                .max_operators = options.max_operators,
@@ -25,6 +25,8 @@ CompiledRegion::CompiledRegion(const CompileOptions& options)
                                .backend = backend_})) {
   TORCH_CHECK_VALUE(options.generate || !options.autocast,
                     "compile: autocast requires generate. Without generate, use an autocast guard in the function.");
+  TORCH_CHECK_VALUE(options.generate || options.memory_budget == 1, "compile: memory_budget requires generate, got ",
+                    options.memory_budget, " without it. Use the default, memory_budget = 1.");
 }
 
 bool CompiledRegion::ready() const {

@@ -55,6 +55,12 @@ struct CompileOptions {
   /// Compiles also programs that are not expected to be faster than eager code. By default, calls with such programs
   /// run eagerly (compile/cost_model.h).
   bool always = false;
+  /// Requires `generate`. A number in (0, 1]: the maximum peak memory of activations, as a fraction of the peak without
+  /// this option. Values that are needed much later, such as activations in a training step, are freed and computed
+  /// again (graph/passes/recompute.h). Results do not change, except by the fusion of the repeated operators. A smaller
+  /// budget never gives a higher peak. If the budget cannot be met, a warning is logged, and the program with the
+  /// smallest peak runs. explain() states the peak and the repeated work.
+  double memory_budget = 1;
   size_t max_recordings = 16;      ///< see graph::RegionOptions
   size_t max_operators = 100'000;  ///< see graph::RegionOptions
   bool guard_inputs = true;        ///< see graph::RegionOptions
@@ -147,8 +153,9 @@ class Compiled : public compile_detail::CompiledRegion {
 ///           for a thread and child processes that compile it: 0.5 to 30 s, or less with a filled kernel cache
 /// Threads:  calls may be concurrent if concurrent calls of the original function are safe
 /// Throws:   c10::ValueError if `max_recordings` is 0, or if `autocast` is neither bf16 nor half, is combined with
-///           `exact`, or is used without `generate`. Calls throw exceptions of the function and of its operators.
-///           Exceptions of operators are thrown when the operators run
+///           `exact`, or is used without `generate`. Also if `memory_budget` is not in (0, 1], or is used without
+///           `generate`. Calls throw exceptions of the function and of its operators. Exceptions of operators are
+///           thrown when the operators run
 /// Ref:      torch.compile
 template <class Function>
 auto compile(Function&& function, const CompileOptions& options = {}) {
