@@ -67,6 +67,7 @@ struct Recipe {
   int64_t image_cache_mb = 0;
   bool allocator_reuse = false;
   std::string compile = "none";
+  double memory_budget = 1;
   bool optimizer_in_backward = false;
   std::string recompute = "none";
   double activation_memory_budget = 0;
