@@ -112,14 +112,15 @@ void CallNotes::note_ran_now(const Node& node, std::span<const c10::IValue> argu
       const Output& output = ran.results[i].outputs.at(at++);
       if (!output.made) return;
       set_origin(output.value.buffer, Origin::now);
-      made_now[output.value.buffer] = {.op = node.op->name, .storage = tensor.storage().getWeakStorageImpl()};
+      made_now.insert_or_assign(output.value.buffer,
+                                MadeNow{.op = node.op->name, .storage = tensor.storage().getWeakStorageImpl()});
       note_content(output.value.buffer, tensor, *node.op);
     });
   }
-  for (const int written : node.op->writes) {
+  for (const int argument : node.op->writes) {
     size_t at = 0;
-    for_each_tensor(arguments[written], [&](const at::Tensor& tensor) {
-      const BufferId buffer = ran.arguments[written].tensors.at(at++).buffer;
+    for_each_tensor(arguments[argument], [&](const at::Tensor& tensor) {
+      const BufferId buffer = ran.arguments[argument].tensors.at(at++).buffer;
       if (buffer >= 0 && origin(buffer) == Origin::now) note_content(buffer, tensor, *node.op);
     });
   }
@@ -133,7 +134,7 @@ void CallNotes::note_content(BufferId buffer, const at::Tensor& tensor, const Op
   if (!tensor.is_cpu()) return refuse(op.name, "a tensor is not on the CPU");
   const c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
   if (is_uninitialized(op) && storage.nbytes() > 0) std::memset(data_of(storage), poison_ ? 0xA5 : 0x5A, storage.nbytes());
-  made_now[buffer].hash = hash_of(storage);
+  made_now.at(buffer).hash = hash_of(storage);
 }
 
 void CallNotes::find_host_writes() {
