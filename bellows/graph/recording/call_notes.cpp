@@ -95,6 +95,10 @@ void CallNotes::note_pending(BufferId buffer, const at::Tensor& tensor) {
   pending.push_back({buffer, WeakTensor(tensor.getIntrusivePtr())});
 }
 
+void CallNotes::note_view(BufferId buffer, const at::Tensor& tensor) {
+  if (origin(buffer) == Origin::pending) pending.push_back({buffer, WeakTensor(tensor.getIntrusivePtr())});
+}
+
 void CallNotes::note_ran_now(const Node& node, std::span<const c10::IValue> arguments,
                              std::span<const c10::IValue> results) {
   if (node.when == When::flush) return refuse(node.op->name, "runs immediately, because the host needs a value of it");

@@ -43,7 +43,7 @@ class CallNotes {
     WeakTensor tensor;
     uint32_t version = 0;  ///< when the call first used it
   };
-  /// A tensor that a deferred operator returned.
+  /// A tensor whose buffer a deferred operator created.
   struct Pending {
     BufferId buffer = no_buffer;
     WeakTensor tensor;
@@ -67,13 +67,14 @@ class CallNotes {
   void note_arguments(const Node& node, const Arrival& arrival);
   /// Notes a result of a deferred operator.
   void note_pending(BufferId buffer, const at::Tensor& tensor);
+  /// Notes another tensor with the buffer of an earlier one.
+  void note_view(BufferId buffer, const at::Tensor& tensor);
   /// Notes an operator that has run immediately.
   void note_ran_now(const Node& node, std::span<const c10::IValue> arguments, std::span<const c10::IValue> results);
   /// Notes the program that is about to run, or null if operators run one by one.
   void note_run(const Plan* plan, const Segment& segment, BufferTable& buffers);
 
   const Input* input(BufferId buffer) const;
-  bool is_pending(BufferId buffer) const { return origin(buffer) == Origin::pending; }
 
   std::string refused_op{}, refused{};  ///< set by refuse()
   std::vector<Seen> seen{};

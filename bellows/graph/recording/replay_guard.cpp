@@ -225,7 +225,11 @@ at::Tensor ReplayGuard::answer(const Node& node, const Output& output, std::span
     }
     return handed_back;
   }
-  if (!output.made) return recorded_over(output.value.geometry, output.counted, c10::Storage(buffers_[id].weak.lock()));
+  if (!output.made) {
+    at::Tensor view = recorded_over(output.value.geometry, output.counted, c10::Storage(buffers_[id].weak.lock()));
+    if (notes_) notes_->note_view(id, view);
+    return view;
+  }
   c10::Storage storage(tap::make_pending_storage(output.nbytes, output.value.geometry.device));
   busy_.push_back(id);
   buffers_.add(storage);
@@ -246,6 +250,7 @@ bool ReplayGuard::needs_pending(When when, const OperatorFacts& facts, const Arr
 void ReplayGuard::run_now(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) {
   const Node& node = step->node;
   const bool waits = needs_pending(node.when, *node.op, arrival);
+  if (waits && notes_) notes_->refuse(node.op->name, "is a barrier, so the call consists of several programs");
   if (waits) flush();
   const std::vector<c10::IValue> arguments(arrival.arguments.begin(), arrival.arguments.end());
   try {

@@ -354,9 +354,6 @@ bool ReplayedCall::overlaps(const CallStart& start) const {
 }
 
 std::string ReplayedCall::captured_mismatch() const {
-  for (const Captured& one : captured_) {
-    if (!one.constant && one.storage.expired()) return "a tensor that the function uses has been released";
-  }
   for (const Watched& one : watched_) {
     const at::Tensor tensor(one.tensor.lock());
     if (!tensor.defined()) return "a tensor that the function uses has been released";
@@ -366,6 +363,9 @@ std::string ReplayedCall::captured_mismatch() const {
     if (tensor.unsafeGetTensorImpl()->grad().unsafeGetTensorImpl() != one.gradient)
       return "the gradient of a tensor has been replaced or released since the previous call";
     if (!one.geometry.fits(tensor)) return "a tensor that the function uses has other sizes, strides or keys";
+  }
+  for (const Captured& one : captured_) {
+    if (!one.constant && one.storage.expired()) return "a tensor that the function uses has been released";
   }
   for (const Kept& one : kept_) {
     if (one.storage.expired()) return "a tensor that the function had set has been released";
