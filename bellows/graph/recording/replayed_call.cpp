@@ -355,12 +355,12 @@ bool ReplayedCall::overlaps(const CallStart& start) const {
 
 std::string ReplayedCall::captured_mismatch() const {
   for (const Watched& one : watched_) {
-    const at::Tensor tensor(one.tensor.lock());
-    if (!tensor.defined()) return "a tensor that the function uses has been released";
-    if (address_of(tensor) != one.storage)
+    if (one.tensor.expired()) return "a tensor that the function uses has been released";
+    const c10::TensorImpl& tensor = *one.tensor._unsafe_get_target();
+    if (tensor.unsafe_storage().unsafeGetStorageImpl() != one.storage)
       return "a tensor that the function uses has new memory";
     if (tensor.requires_grad() != one.requires_grad) return "requires_grad of a tensor has changed";
-    if (tensor.unsafeGetTensorImpl()->grad().unsafeGetTensorImpl() != one.gradient)
+    if (tensor.grad().unsafeGetTensorImpl() != one.gradient)
       return "the gradient of a tensor has been replaced or released since the previous call";
     if (!one.geometry.fits(tensor)) return "a tensor that the function uses has other sizes, strides or keys";
   }
@@ -382,8 +382,10 @@ void ReplayedCall::run(const CallStart& start, CallFrame& frame) {
         list->clear();
     }
   } cleared{*this};
+  const tap::OpenStorages open;
   tap::StorageHolds holds;
-  take_inputs(start, holds);
+  take_inputs(start, open.all_open() ? nullptr : &holds);
+  holds.open();
   increase_versions(start);
   run_operators();
   for (const Place& place : inputs_) now_inputs_.push_back(storage_at(place));
@@ -399,10 +401,11 @@ void ReplayedCall::run(const CallStart& start, CallFrame& frame) {
   hand_out("");
 }
 
-void ReplayedCall::take_inputs(const CallStart& start, tap::StorageHolds& holds) {
+void ReplayedCall::take_inputs(const CallStart& start, tap::StorageHolds* holds) {
   for (size_t i = 0; i < arguments_.size(); ++i) {
     now_arguments_.push_back(arguments_[i].defined ? start.arguments[i]->storage() : c10::Storage());
-    if (arguments_[i].defined && arguments_[i].first == static_cast<int>(i)) holds.hold(now_arguments_.back(), false);
+    const bool first = arguments_[i].defined && arguments_[i].first == static_cast<int>(i);
+    if (holds && first) holds->hold(now_arguments_.back(), false);
   }
   for (const Captured& one : captured_) {
     if (one.constant) {
@@ -412,11 +415,10 @@ void ReplayedCall::take_inputs(const CallStart& start, tap::StorageHolds& holds)
     auto storage = one.storage.lock();
     TORCH_CHECK(storage, "compile: another thread released a tensor that a replayed function uses.");
     now_captured_.emplace_back(std::move(storage));
-    holds.hold(now_captured_.back(), false);
+    if (holds) holds->hold(now_captured_.back(), false);
   }
   for (const Constant& one : constants_) now_constants_.push_back(one.written ? storage_of(one.content) : one.storage);
   now_made_.resize(made_);
-  holds.open();
 }
 
 const c10::Storage& ReplayedCall::storage_at(const Place& place) const {

@@ -140,7 +140,8 @@ class ReplayedCall {
   std::string captured_mismatch() const;
   void run_operators();
   const c10::Storage& storage_at(const Place& place) const;
-  void take_inputs(const CallStart& start, tap::StorageHolds& holds);
+  /// Params: holds – receives the inputs; null if they need no hold
+  void take_inputs(const CallStart& start, tap::StorageHolds* holds);
   void release_kept();
   void increase_versions(const CallStart& start);
   void hand_out(const std::string& error);
