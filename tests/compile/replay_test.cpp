@@ -382,6 +382,48 @@ TEST(Replay, NumbersThatHostCodeWritesAreConstantsOrRefused) {
   EXPECT_THAT(why(changing.explain()), HasSubstr("host code writes different numbers"));
 }
 
+TEST(Replay, HostCodeThatWritesTensorsBeforeOperatorsUseThemIsRefused) {
+  const at::Tensor scale = torch::ones({2}), large = torch::ones({5000});
+  for (const at::Tensor& captured : {scale, large}) {
+    float number = 0;
+    const auto compiled = compile(
+        [&](const at::Tensor& x) {
+          const at::NoGradGuard no_grad;
+          captured.data_ptr<float>()[0] = ++number;
+          return x * captured;
+        },
+        {.exact = true, .replay = {.after = 2, .verify_every = 3}});
+    for (int call = 1; call < 10; ++call)
+      EXPECT_EQ(compiled(torch::ones({captured.size(0)}))[0].item<double>(), call);
+    EXPECT_EQ(compiled.explain().replayed_calls, 0);
+    EXPECT_THAT(why(compiled.explain()), HasSubstr("host code of the function writes into a tensor"));
+  }
+  const auto of_argument = compile(
+      [&](const at::Tensor& x) {
+        const at::NoGradGuard no_grad;
+        x.data_ptr<float>()[0] *= 2;
+        return x + 1;
+      },
+      replayed);
+  for (int call = 0; call < 6; ++call) EXPECT_EQ(of_argument(torch::ones({3}))[0].item<double>(), 3);
+  EXPECT_EQ(of_argument.explain().replayed_calls, 0);
+}
+
+TEST(Replay, TensorsThatAreWrittenOutsideAreReadInReplays) {
+  const at::Tensor rate = torch::ones({2});
+  const auto compiled = compile(
+      [&](const at::Tensor& x) {
+        const at::NoGradGuard no_grad;
+        return x * rate;
+      },
+      replayed);
+  for (int call = 0; call < 8; ++call) {
+    rate.data_ptr<float>()[0] = static_cast<float>(call);
+    EXPECT_EQ(compiled(torch::ones({2}))[0].item<double>(), call);
+  }
+  EXPECT_EQ(compiled.explain().replayed_calls, 4) << compiled.explain().to_text();
+}
+
 TEST(Replay, ImmediateOperatorsRunAgain) {
   const at::Tensor noise = torch::zeros({4});
   const auto body = [&](const at::Tensor& x) {

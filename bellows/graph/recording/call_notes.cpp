@@ -27,6 +27,10 @@ uint64_t hash_of(const c10::StorageImpl& storage) {
   return hash;
 }
 
+bool is_readable(const c10::StorageImpl& storage) {
+  return storage.device().is_cpu() && (data_of(storage) || storage.nbytes() == 0);
+}
+
 /// Returns whether an operator returns memory with undefined content.
 bool is_uninitialized(const OperatorFacts& op) {
   return op.name.rfind("aten::empty", 0) == 0 || op.name.rfind("aten::new_empty", 0) == 0;
@@ -36,6 +40,23 @@ bool is_uninitialized(const OperatorFacts& op) {
 
 std::string bytes_of(const c10::StorageImpl& storage) {
   return {data_of(storage), storage.nbytes()};
+}
+
+CallNotes::CallNotes(std::span<const at::Tensor* const> arguments, bool poison)
+    : arguments_(arguments), poison_(poison) {
+  for (const at::Tensor* argument : arguments_) {
+    if (argument->defined() && is_plain(*argument)) note_before(*argument->storage().unsafeGetStorageImpl());
+  }
+}
+
+void CallNotes::note_before(const c10::StorageImpl& storage) {
+  if (is_readable(storage)) before_.emplace(&storage, hash_of(storage));
+}
+
+void CallNotes::find_earlier_write(const c10::StorageImpl& storage) {
+  const auto found = before_.find(&storage);
+  if (found != before_.end() && is_readable(storage) && hash_of(storage) != found->second)
+    refuse("", "host code of the function writes into a tensor that an operator then uses");
 }
 
 void CallNotes::refuse(const std::string& op, const std::string& why) {
@@ -76,7 +97,8 @@ void CallNotes::note_input(BufferId buffer, const at::Tensor& tensor) {
         input.argument = static_cast<int>(i);
     }
     if (!tensor.is_cpu()) refuse("", "a tensor is not on the CPU");
-    input.copied = input.argument < 0 && tensor.is_cpu() && address->nbytes() <= most_copied_input;
+    find_earlier_write(*address);
+    input.copied = input.argument < 0 && is_readable(*address) && address->nbytes() <= most_copied_input;
     if (input.copied) input.content = bytes_of(*address);
     set_origin(buffer, Origin::input);
     input_of_[buffer] = inputs_.size();
@@ -142,6 +164,7 @@ void CallNotes::note_content(BufferId buffer, const at::Tensor& tensor, const Op
 }
 
 void CallNotes::find_host_writes() {
+  if (!refused.empty()) return;  // some memory may not be readable
   for (auto& [buffer, made] : made_now) {
     const auto storage = made.storage.lock();
     if (!storage || hash_of(*storage) == made.hash) continue;

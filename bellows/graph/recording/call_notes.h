@@ -59,7 +59,11 @@ class CallNotes {
 
   /// Params: arguments – of the call; valid during the call
   ///         poison    – differs between consecutive calls
-  CallNotes(std::span<const at::Tensor* const> arguments, bool poison) : arguments_(arguments), poison_(poison) {}
+  CallNotes(std::span<const at::Tensor* const> arguments, bool poison);
+
+  /// Notes the content of a tensor before the function runs. If the content differs when an operator first uses the
+  /// tensor, the call is refused, because the function itself wrote it.
+  void note_before(const c10::StorageImpl& storage);
 
   /// Notes a reason why the call cannot be replayed. Only the first reason counts.
   void refuse(const std::string& op, const std::string& why);
@@ -96,6 +100,7 @@ class CallNotes {
   }
   void set_origin(BufferId buffer, Origin origin);
   void note_input(BufferId buffer, const at::Tensor& tensor);
+  void find_earlier_write(const c10::StorageImpl& storage);
   void note_content(BufferId buffer, const at::Tensor& tensor, const OperatorFacts& op);
   void find_host_writes();
 
@@ -103,6 +108,7 @@ class CallNotes {
   const bool poison_;
   std::vector<Origin> origins_;
   std::vector<Input> inputs_;
+  std::unordered_map<const c10::StorageImpl*, uint64_t> before_;  ///< hashes of contents
   ska::flat_hash_map<BufferId, size_t> input_of_;
   ska::flat_hash_map<const c10::TensorImpl*, size_t> seen_of_;
 };

@@ -23,6 +23,13 @@ bool CallReplay::run(const CallStart& start, CallFrame& frame, Explanation& coun
   return true;
 }
 
+std::unique_ptr<CallNotes> CallReplay::begin(std::span<const at::Tensor* const> arguments) {
+  poison_ = !poison_;
+  auto notes = std::make_unique<CallNotes>(arguments, poison_);
+  if (call_) call_->note_contents(*notes);
+  return notes;
+}
+
 void CallReplay::learn(const CallNotes& notes, const CallStart& start, const CallFrame& frame, bool followed,
                        Explanation& counts) {
   const bool verifies = call_ && identical_ >= options_.after;

@@ -30,8 +30,8 @@ class CallReplay {
              Explanation& counts);
   /// Reports a call that failed.
   void forget();
-  /// Returns the pattern for undefined memory in the next call, which changes in each call.
-  bool next_poison() { return poison_ = !poison_; }
+  /// Returns empty notes for a call whose function is about to run.
+  std::unique_ptr<CallNotes> begin(std::span<const at::Tensor* const> arguments);
 
  private:
   void stop(Refusal refusal, bool changed, Explanation& counts);

@@ -1,6 +1,7 @@
 #include "bellows/graph/recording/region.h"
 
 #include <exception>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -108,13 +109,13 @@ void Region::follow(State& state, const std::function<void()>& function, std::sp
                     CallFrame* frame, uint64_t kind) {
   auto lane = state.take();
   std::optional<detail::CallStart> start;
-  std::optional<detail::CallNotes> notes;
+  std::unique_ptr<detail::CallNotes> notes;
   if (frame) {
     start.emplace(arguments);
-    notes.emplace(arguments, lane->replay.next_poison());
+    notes = lane->replay.begin(arguments);
   }
   const auto replay_guard =
-      std::make_shared<detail::ReplayGuard>(lane->tree, state.options, notes ? &*notes : nullptr);
+      std::make_shared<detail::ReplayGuard>(lane->tree, state.options, notes.get());
   std::exception_ptr failure;
   {
     const tap::OpTapGuard guard(replay_guard);
@@ -133,8 +134,12 @@ void Region::follow(State& state, const std::function<void()>& function, std::sp
       failure = std::current_exception();
   }
   Explanation counts = replay_guard->counts();
-  if (frame && failure) lane->replay.forget();
-  if (frame && !failure) lane->replay.learn(*notes, *start, *frame, counts.followed_calls > 0, counts);
+  try {
+    if (frame && !failure) lane->replay.learn(*notes, *start, *frame, counts.followed_calls > 0, counts);
+  } catch (const std::bad_alloc&) {
+    lane->replay.forget();
+  }
+  if (failure) lane->replay.forget();
   state.note_kind(kind, replay_guard->in_vain());
   state.give_back(std::move(lane), counts);
   if (failure) std::rethrow_exception(failure);

@@ -63,12 +63,15 @@ class Region {
   /// with the same kinds of arguments run eagerly. After 1, 2, 4, … 64 such calls, one call is followed again, because
   /// the function may have changed.
   /// Params: arguments – the tensors that the function receives. Calls with other sizes, strides or dtypes are followed
-  ///         frame – what a replay needs in addition; if null, the call is not replayed. See RegionOptions::replay
-  /// Returns: whether the call was replayed, so that the function was not called. Its result is then in `frame`
   /// Throws: exceptions of the function and of deferred operators. An exception of a deferred operator is thrown when
   ///         the operator runs, and its message states this
-  bool run(const std::function<void()>& function, std::span<const at::Tensor* const> arguments = {},
-           CallFrame* frame = nullptr);
+  void run(const std::function<void()>& function, std::span<const at::Tensor* const> arguments = {}) {
+    run(function, arguments, nullptr);
+  }
+  /// The same for a call that may be replayed (RegionOptions::replay).
+  /// Params:  frame – what a replay needs in addition; if null, the call is not replayed
+  /// Returns: whether the call was replayed, so that the function was not called. Its result is then in `frame`
+  bool run(const std::function<void()>& function, std::span<const at::Tensor* const> arguments, CallFrame* frame);
 
   /// Returns statistics of all completed calls.
   Explanation explain() const;

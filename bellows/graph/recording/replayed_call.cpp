@@ -304,6 +304,14 @@ Refusal ReplayedCall::difference_of_operators(const ReplayedCall& earlier) const
   return {};
 }
 
+void ReplayedCall::note_contents(CallNotes& notes) const {
+  constexpr size_t most_bytes = 1 << 20;
+  for (const Captured& one : captured_) {
+    const auto storage = one.storage.lock();
+    if (storage && storage->nbytes() <= most_bytes) notes.note_before(*storage);
+  }
+}
+
 std::string ReplayedCall::mismatch(const CallStart& start, const CallFrame& frame) const {
   if (!frame.unsupported.empty()) return frame.unsupported;
   if (frame.values != values_) return "an argument that is no tensor has changed";

@@ -56,6 +56,9 @@ class ReplayedCall {
   /// Compares the call with the previous one.
   /// Returns: a refusal with an empty reason if both calls did the same
   Refusal difference_from(const ReplayedCall& earlier) const;
+  /// Adds the content of the tensors that the function uses and that are no arguments, up to 1 MiB each, to the notes of
+  /// the next call.
+  void note_contents(CallNotes& notes) const;
   /// Returns the reason why a call differs from this one before its function runs; empty if it does not.
   std::string mismatch(const CallStart& start, const CallFrame& frame) const;
   /// Runs the call. Requires that mismatch() returned no reason, and sets `frame.returned` and `frame.lengths`.
