@@ -6,6 +6,8 @@
 #include "bellows/graph/passes/autocast.h"
 #include "bellows/graph/passes/expression.h"
 #include "bellows/graph/passes/pass.h"
+#include "bellows/graph/passes/recompute.h"
+#include "bellows/graph/passes/work_model.h"
 #include "bellows/graph/program/explanation.h"
 #include "bellows/graph/program/operator_facts.h"
 #include "bellows/graph/program/rewrite.h"

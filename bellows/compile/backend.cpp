@@ -1,7 +1,6 @@
 #include "bellows/compile/backend.h"
 
 #include <c10/util/StringUtil.h>
-#include <c10/util/hash.h>
 
 #include <pthread.h>
 #include <unistd.h>
@@ -14,13 +13,13 @@
 #include <map>
 #include <mutex>
 #include <thread>
-#include <unordered_map>
 
 #include "bellows/compile/cost_model.h"
 #include "bellows/compile/embedding.h"
 #include "bellows/compile/jit/kernel_cache.h"
 #include "bellows/compile/jit/program_kernels.h"
 #include "bellows/compile/onednn/onednn.h"
+#include "bellows/compile/program_family.h"
 #include "bellows/compile/shared_constants.h"
 #include "bellows/core/device.h"
 #include "bellows/core/error.h"
@@ -29,6 +28,7 @@
 #include "bellows/graph/execution/branches.h"
 #include "bellows/graph/passes/autocast.h"
 #include "bellows/graph/passes/functionalize.h"
+#include "bellows/graph/passes/recompute.h"
 #include "bellows/graph/recording/frozen.h"
 #include "bellows/kernels/parallel.h"
 #include "bellows/system/stop.h"
@@ -37,7 +37,7 @@
 namespace bellows::compile_detail {
 namespace {
 
-constexpr size_t kept_reports = 32, most_names = 24, most_families = 64;
+constexpr size_t kept_reports = 32, most_names = 24;
 constexpr std::chrono::seconds longest_after_stop(8);
 
 /// The process-wide mutex of all back ends. It is locked only briefly, and during fork(). In a child process it is
@@ -98,45 +98,6 @@ std::vector<graph::Pass> cpu_passes(const BackendOptions& options) {
   return list;
 }
 
-/// Returns a hash of a program's operators and of the values that they use, without sizes and numbers.
-size_t hash_of_operators(const graph::Program& program) {
-  size_t hash = program.instructions.size();
-  const auto add = [&](size_t number) { hash = c10::hash_combine(hash, number); };
-  const auto add_operands = [&](const std::vector<graph::Operand>& operands) {
-    for (const graph::Operand& operand : operands) {
-      add(static_cast<size_t>(operand.value));
-      add(operand.geometry.sizes.size());
-      add(static_cast<size_t>(operand.geometry.dtype.toScalarType()));
-    }
-  };
-  for (const graph::Instruction& one : program.instructions) {
-    add(std::hash<std::string>()(one.op->name));
-    for (const auto& argument : one.arguments) add_operands(argument.operands);
-    for (const auto& result : one.results) add_operands(result.operands);
-  }
-  return hash;
-}
-
-std::vector<graph::Geometry> inputs_of(const graph::Program& program) {
-  std::vector<graph::Geometry> made;
-  made.reserve(program.inputs.size());
-  for (const graph::ValueId value : program.inputs) made.push_back(program.values[value].geometry);
-  return made;
-}
-
-/// Describes the inputs whose sizes differ from those of an earlier program.
-std::string differences(const std::vector<graph::Geometry>& earlier, const std::vector<graph::Geometry>& inputs) {
-  constexpr int most_named = 4;
-  std::string text;
-  int different = 0;
-  for (size_t i = 0; i < std::min(earlier.size(), inputs.size()); ++i) {
-    if (earlier[i] == inputs[i] || different++ >= most_named) continue;
-    text += c10::str(text.empty() ? "  sizes: " : ", ", inputs[i].text(), " instead of ", earlier[i].text());
-  }
-  if (different > most_named) text += c10::str(", and ", different - most_named, " other inputs");
-  return text.empty() ? text : text + " in an earlier program with the same operators\n";
-}
-
 /// The names of all passes that any back end can have, each once.
 std::vector<std::string> pass_names(BackendOptions options) {
   options.autocast = c10::kBFloat16;
@@ -144,7 +105,7 @@ std::vector<std::string> pass_names(BackendOptions options) {
   for (const graph::Pass& pass : cpu_passes(options)) {
     if (std::find(names.begin(), names.end(), pass.name) == names.end()) names.push_back(pass.name);
   }
-  for (const char* name : {"onednn", kernels_step, branches_step}) {
+  for (const char* name : {"onednn", recompute_step, kernels_step, branches_step}) {
     if (std::find(names.begin(), names.end(), name) == names.end()) names.emplace_back(name);
   }
   return names;
@@ -159,6 +120,23 @@ graph::Pass kernels_pass(const KernelFamily& family, const std::stop_token& stop
             KernelFamily copy = family;
             return generate_kernels(program, kernel_cache(), stop, &copy).kernels;
           }};
+}
+
+/// Inserts the pass "recompute" before the passes that replace operators with kernels or fuse them. Copies of pointwise
+/// operators can then be fused with the operators that read their results.
+void insert_recompute(std::vector<graph::Pass>& list, graph::RecomputeOptions options) {
+  const auto place = std::find_if(list.begin(), list.end(),
+                                  [](const auto& pass) { return pass.name == "onednn" || pass.name == "loops"; });
+  options.after.assign(place, list.end());
+  list.insert(place, graph::recompute_pass(std::move(options)));
+}
+
+void warn_of_missed_budget(const graph::RecomputeReport& report) {
+  log_warn("compile: memory_budget = ", report.budget, " cannot be met. It allows a peak of ",
+           static_cast<size_t>(report.budget * static_cast<double>(report.peak_before)), " bytes of the original ",
+           report.peak_before, " bytes, but the smallest reachable peak is ", report.peak_after,
+           " bytes. This peak is used. Results of random operators, and values that your code still references after "
+           "the call, are always kept. Set a larger memory_budget, or use smaller batches.");
 }
 
 /// Logs a warning if possible. After an out-of-memory error, even the message may fail.
@@ -235,19 +213,12 @@ class CpuBackend::Swapped : public graph::Executable {
   std::atomic<bool> settled_ = false, worthwhile_ = true;
 };
 
-/// Programs with the same operators on the same values, for example for batches of different lengths.
-struct CpuBackend::Family {
-  KernelFamily kernels;
-  std::vector<graph::Geometry> inputs;  ///< of the first program
-  int64_t programs = 0;
-};
-
 /// The state that a back end's thread shares with callers.
 struct CpuBackend::Queue {
   const int process = ::getpid();
   std::deque<Job> jobs BELLOWS_GUARDED_BY(process_mutex());  ///< the worker is compiling the first one
   SharedConstants constants;                                 ///< used by the worker, like `families`
-  std::unordered_map<size_t, Family> families;               ///< by hash_of_operators()
+  ProgramFamilies families;
   int64_t programs BELLOWS_GUARDED_BY(process_mutex()) = 0, compiled BELLOWS_GUARDED_BY(process_mutex()) = 0;
   std::vector<std::string> reports BELLOWS_GUARDED_BY(process_mutex());
   /// Exists while there are jobs; last member, so that it ends before the members that it uses
@@ -267,6 +238,9 @@ CpuBackend::CpuBackend(BackendOptions options)
         "OMP_PROC_BIND, OMP_PLACES and GOMP_CPU_AFFINITY.");
   TORCH_CHECK_VALUE(!options_.exact || !options_.autocast,
                     "compile: exact and autocast cannot be combined, because lower precision changes results.");
+  TORCH_CHECK_VALUE(options_.memory_budget > 0 && options_.memory_budget <= 1,
+                    "compile: memory_budget must be larger than 0 and at most 1, got ", options_.memory_budget,
+                    ". It is a fraction of the peak memory without recomputation. Use 1 for no recomputation.");
 }
 CpuBackend::~CpuBackend() {
   if (queue_->process != ::getpid()) static_cast<void>(queue_.release());
@@ -384,22 +358,12 @@ std::shared_ptr<CpuBackend::Swapped> CpuBackend::make_first(const std::stop_toke
   return made;
 }
 
-CpuBackend::Family& CpuBackend::family_of(const graph::Program& program) {
-  auto& families = queue_->families;
-  const size_t hash = hash_of_operators(program);
-  if (families.size() == most_families && !families.contains(hash)) families.clear();
-  Family& family = families[hash];
-  if (family.programs++ == 0) family.inputs = inputs_of(program);
-  return family;
-}
-
 void CpuBackend::make(Job& job) {
   graph::Program& program = job.program;
   const ProgramWork recorded = ProgramWork::of(program);
-  Family& family = family_of(program);
-  const std::string sizes = differences(family.inputs, inputs_of(program));
-  std::string report = c10::str("program of ", recorded.instructions, " operators:\n", sizes);
-  const std::vector<std::string> skipped = skipped_passes(job, family.kernels, report);
+  std::string report = c10::str("program of ", recorded.instructions, " operators:\n");
+  KernelFamily& family = queue_->families.of(program, report);
+  const std::vector<std::string> skipped = skipped_passes(job, family, report);
   const auto skips = [&](std::string_view name) {
     return std::find(skipped.begin(), skipped.end(), name) != skipped.end();
   };
@@ -408,15 +372,16 @@ void CpuBackend::make(Job& job) {
   graph::Remaining left = graph::freeze_inputs(program, job.seen, job.frozen);
   for (const int input : left.inputs) job.inputs[input] = {};  // may differ in each call
   const graph::PassOptions options{.exact = options_.exact, .can_generate = is_worth_generating};
-  report += graph::run_passes(program, options, passes_without(skipped, passes_)).to_text();
-  const bool may_stay_plain = !options_.always && !options_.exact && !options_.autocast && options_.frozen.empty();
+  report += optimize(program, options, skipped);
+  const bool may_stay_plain = !options_.always && !options_.exact && !options_.autocast && options_.frozen.empty() &&
+                              options_.memory_budget == 1;
   if (const double gain = expected_gain_us(recorded, ProgramWork::of(program)); may_stay_plain && gain <= 0) {
     if (const auto executable = job.executable.lock()) executable->stay_plain();
     return add_report(c10::str(report, "  not compiled: a call is expected to take ", std::lround(-gain),
                                " us longer than eager code\n"));
   }
   if (!skips(kernels_step)) {
-    const KernelReport kernels = generate_kernels(program, kernel_cache(), job.cancel.get_token(), &family.kernels);
+    const KernelReport kernels = generate_kernels(program, kernel_cache(), job.cancel.get_token(), &family);
     report += kernels.to_text();
     count_program(kernels.compiled > 0);
   }
@@ -447,6 +412,7 @@ std::vector<std::string> CpuBackend::skipped_passes(const Job& job, const Kernel
   if (options_.exact || excluded || !kernel_cache().can_compile()) needs_code();
   if (!settings_.bisect) return skipped;
   std::vector<graph::Pass> all = passes_;
+  if (options_.memory_budget < 1) insert_recompute(all, {.budget = options_.memory_budget});
   all.insert(all.end(), {kernels_pass(kernels, job.cancel.get_token()), graph::branches_pass()});
   const auto start = [&](graph::Program& program) {
     graph::functionalize(program);
@@ -465,6 +431,20 @@ std::vector<std::string> CpuBackend::skipped_passes(const Job& job, const Kernel
     if (wrong.name == kernels_step) needs_code();
   }
   return skipped;
+}
+
+std::string CpuBackend::optimize(graph::Program& program, const graph::PassOptions& options,
+                                 const std::vector<std::string>& skipped) const {
+  std::vector<graph::Pass> list = passes_without(skipped, passes_);
+  const bool excluded = std::find(skipped.begin(), skipped.end(), recompute_step) != skipped.end();
+  if (options_.memory_budget == 1 || excluded) return graph::run_passes(program, options, list).to_text();
+  std::string recomputed;
+  const auto report = [&](const graph::RecomputeReport& made) {
+    if (!made.is_met() && !warned_of_budget_.exchange(true)) warn_of_missed_budget(made);
+    recomputed = made.to_text();
+  };
+  insert_recompute(list, {.budget = options_.memory_budget, .report = report});
+  return graph::run_passes(program, options, list).to_text() + recomputed;
 }
 
 void CpuBackend::add_report(std::string report) const {

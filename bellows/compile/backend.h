@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -24,6 +25,7 @@ struct BackendOptions {
   bool background = false;                    ///< see CompileOptions
   bool always = true;                         ///< see CompileOptions, where it is off by default
   std::vector<graph::Pass> extra_passes{};    ///< run before the pass "loops"
+  double memory_budget = 1;                   ///< see CompileOptions
 };
 
 /// Runs programs on a CPU. It converts a program to functional form, runs the passes, creates groups and generates
@@ -55,7 +57,6 @@ class CpuBackend : public graph::Backend {
     std::vector<c10::Storage> copies{};         ///< of all inputs, if programs are checked
   };
 
-  struct Family;
   struct Queue;
 
   /// Returns the queue of this process. A child process of fork() starts with an empty queue.
@@ -67,16 +68,19 @@ class CpuBackend : public graph::Backend {
   void work(const std::stop_token& stop);
   std::shared_ptr<Swapped> make_first(const std::stop_token& stop);
   void make(Job& job);
-  Family& family_of(const graph::Program& program);
   void count_program(bool compiled) const;
   /// Returns the names of the passes to skip: passes that the user excludes, passes that need generated code if there is
   /// none, and wrong passes. The list contains "" if the program must run as recorded.
   std::vector<std::string> skipped_passes(const Job& job, const KernelFamily& kernels, std::string& report) const;
+  /// Runs all passes before the kernels are generated, and recomputes values if there is a memory budget.
+  std::string optimize(graph::Program& program, const graph::PassOptions& options,
+                       const std::vector<std::string>& skipped) const;
   void add_report(std::string report) const;
 
   const BackendOptions options_;
   const std::vector<graph::Pass> passes_;
   const PassSettings settings_;
+  mutable std::atomic<bool> warned_of_budget_ = false;
   mutable std::unique_ptr<Queue> queue_;  ///< last member, so that its thread ends before the members that it uses
 };
 

@@ -15,26 +15,36 @@ namespace bellows::compile_detail {
 
 CompiledRegion::CompiledRegion(const CompileOptions& options)
     : backend_(options.generate
-                   ? std::make_shared<CpuBackend>(BackendOptions{options.exact, options.frozen.tensors(),
-                                                                 options.autocast, options.background, options.always})
+                   ? std::make_shared<CpuBackend>(BackendOptions{.exact = options.exact,
+                                                                 .frozen = options.frozen.tensors(),
+                                                                 .autocast = options.autocast,
+                                                                 .background = options.background,
+                                                                 .always = options.always || options.replay.after > 0,
+                                                                 .memory_budget = options.memory_budget})
                    : nullptr),
       region_(std::make_shared<graph::Region>(
           graph::RegionOptions{.max_recordings = options.max_recordings,
                                .max_operators = options.max_operators,
                                .guard_inputs = options.guard_inputs,
                                .record_deferred = options.generate && !options.exact && !options.background,
-                               .backend = backend_})) {
+                               .replay = options.replay,
+                               .backend = backend_})),
+      replays_(options.replay.after > 0) {
   TORCH_CHECK_VALUE(options.generate || !options.autocast,
                     "compile: autocast requires generate. Without generate, use an autocast guard in the function.");
+  TORCH_CHECK_VALUE(options.generate || options.memory_budget == 1, "compile: memory_budget requires generate, got ",
+                    options.memory_budget, " without it. Use the default, memory_budget = 1.");
+  TORCH_CHECK_VALUE(options.generate || options.replay.after == 0, "compile: replay requires generate.");
 }
 
 bool CompiledRegion::ready() const {
   return !backend_ || backend_->ready();
 }
 
-void CompiledRegion::run(const std::function<void()>& function, const TensorArguments& tensors) const {
+bool CompiledRegion::run(const std::function<void()>& function, const TensorArguments& tensors,
+                         graph::CallFrame* frame) const {
   const nn::FastRandomGuard fast_random;  // random operators run when they are called
-  region_->run(function, tensors);
+  return region_->run(function, tensors, frame);
 }
 
 graph::Explanation CompiledRegion::explain() const {

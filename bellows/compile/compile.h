@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "bellows/compile/call_values.h"
 #include "bellows/core/model.h"
 #include "bellows/graph/recording/region.h"
 #include "bellows/tap/deferral.h"
@@ -55,6 +56,18 @@ struct CompileOptions {
   /// Compiles also programs that are not expected to be faster than eager code. By default, calls with such programs
   /// run eagerly (compile/cost_model.h).
   bool always = false;
+  /// Requires `generate`. A number in (0, 1]: the maximum peak memory of activations, as a fraction of the peak without
+  /// this option. Values that are needed much later, such as activations in a training step, are freed and computed
+  /// again (graph/passes/recompute.h). Results do not change, except by the fusion of the repeated operators. A smaller
+  /// budget never gives a higher peak. If the budget cannot be met, a warning is logged, and the program with the
+  /// smallest peak runs. explain() states the peak and the repeated work.
+  double memory_budget = 1;
+  /// Requires `generate`. Identical calls run their program without calling the function. `.replay = {.after = 3}` starts
+  /// after three identical calls; 0 turns replay off. A replay checks the arguments and the tensors that the function
+  /// uses, but it does not notice that the function itself, or a number that it uses, has changed. Therefore, every
+  /// `verify_every`-th call runs the function and falls back to following if it has changed. Results that the function
+  /// keeps, such as gradients, are updated in place. The section "Replay" of docs/compile.md states all rules.
+  graph::ReplayOptions replay{};
   size_t max_recordings = 64;      ///< see graph::RegionOptions
   size_t max_operators = 100'000;  ///< see graph::RegionOptions
   bool guard_inputs = true;        ///< see graph::RegionOptions
@@ -94,11 +107,16 @@ class CompiledRegion {
       }
     }
   }
-  void run(const std::function<void()>& function, const TensorArguments& tensors) const;
+  /// Params:  frame – null if calls are not replayed
+  /// Returns: whether the call was replayed; the function was then not called, and `frame` contains its result
+  bool run(const std::function<void()>& function, const TensorArguments& tensors,
+           graph::CallFrame* frame = nullptr) const;
+  bool replays() const { return replays_; }
 
  private:
   std::shared_ptr<CpuBackend> backend_;  ///< null if operators run in order
   std::shared_ptr<graph::Region> region_;
+  bool replays_ = false;
 };
 
 }  // namespace compile_detail
@@ -117,15 +135,28 @@ class Compiled : public compile_detail::CompiledRegion {
     TensorArguments tensors;
     (add_tensors(arguments, tensors), ...);
     const auto call = [&]() -> Result { return std::invoke(*function_, std::forward<Arguments>(arguments)...); };
+    graph::CallFrame frame;
+    graph::CallFrame* const used = replays() ? &frame : nullptr;
+    if (used) (compile_detail::add_value<std::decay_t<Arguments>>(arguments, frame), ...);
     if constexpr (std::is_void_v<Result>) {
-      run(call, tensors);
+      run(call, tensors, used);
     } else if constexpr (std::is_reference_v<Result>) {
+      frame.unsupported = "the function returns a reference";
       std::add_pointer_t<Result> result = nullptr;
-      run([&] { result = &call(); }, tensors);
+      run([&] { result = &call(); }, tensors, used);
       return static_cast<Result>(*result);
-    } else {
+    } else if constexpr (compile_detail::consists_of_tensors<Result>()) {
       std::optional<Result> result;
-      run([&] { result.emplace(call()); }, tensors);
+      const auto call_and_note = [&] {
+        result.emplace(call());
+        if (used) compile_detail::add_result(*result, frame);
+      };
+      if (run(call_and_note, tensors, used)) return compile_detail::ResultReader<Result>::read(frame);
+      return Result(std::move(*result));
+    } else {
+      frame.unsupported = "the function returns a type that does not consist of tensors";
+      std::optional<Result> result;
+      run([&] { result.emplace(call()); }, tensors, used);
       return Result(std::move(*result));
     }
   }
@@ -147,8 +178,9 @@ class Compiled : public compile_detail::CompiledRegion {
 ///           for a thread and child processes that compile it: 0.5 to 30 s, or less with a filled kernel cache
 /// Threads:  calls may be concurrent if concurrent calls of the original function are safe
 /// Throws:   c10::ValueError if `max_recordings` is 0, or if `autocast` is neither bf16 nor half, is combined with
-///           `exact`, or is used without `generate`. Calls throw exceptions of the function and of its operators.
-///           Exceptions of operators are thrown when the operators run
+///           `exact`, or is used without `generate`. Also if `memory_budget` is not in (0, 1], or if `memory_budget` or
+///           `replay` is used without `generate`. Calls throw exceptions of the function and of its operators. Exceptions
+///           of operators are thrown when the operators run
 /// Ref:      torch.compile
 template <class Function>
 auto compile(Function&& function, const CompileOptions& options = {}) {

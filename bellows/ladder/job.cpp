@@ -168,6 +168,7 @@ Recipe without_techniques(Recipe recipe) {
   recipe.allocator_reuse = false;
   recipe.fast_random = false;
   recipe.compile = "none";
+  recipe.memory_budget = 1;
   recipe.optimizer_in_backward = false;
   recipe.recompute = "none";
   recipe.activation_memory_budget = 0;

@@ -49,6 +49,7 @@ Recipe for_dry_run(Recipe recipe) {
   recipe.num_workers = 0;
   recipe.sample_stats = false;
   recipe.compile = "none";  // compiled steps allocate later, but not more
+  recipe.memory_budget = 1;
   return recipe;
 }
 

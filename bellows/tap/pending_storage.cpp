@@ -50,6 +50,8 @@ struct Held {
 
 struct Registry {
   Mutex mutex;
+  int guarded BELLOWS_GUARDED_BY(mutex) = 0;  ///< number of guarded storages
+  int open BELLOWS_GUARDED_BY(mutex) = 0;     ///< number of OpenStorages
   std::unordered_map<c10::StorageImpl*, Held> storages BELLOWS_GUARDED_BY(mutex);
 };
 
@@ -58,21 +60,23 @@ Registry& registry() {
   return *made;
 }
 
-void unguard(c10::StorageImpl& storage, Held& held) {
+void unguard(c10::StorageImpl& storage, Held& held, Registry& all) BELLOWS_REQUIRES(all.mutex) {
   if (!held.guarded) return;
+  --all.guarded;
   throws_on_access(storage) = false;
   checks_access(storage) = held.checked_before;
   held.guarded = false;
 }
 
-void guard(c10::StorageImpl& storage, Held& held) {
-  if (throws_on_access(storage)) return;  // libtorch's own: fake and functional tensors
+void guard(c10::StorageImpl& storage, Held& held, Registry& all) BELLOWS_REQUIRES(all.mutex) {
+  if (all.open > 0 || throws_on_access(storage)) return;  // libtorch's own: fake and functional tensors
   auto& message = storage.get_extra_meta().custom_data_ptr_error_msg_;
   if (!message) message = held_message;
   held.checked_before = checks_access(storage);
   throws_on_access(storage) = true;
   checks_access(storage) = true;
   held.guarded = true;
+  ++all.guarded;
 }
 
 }  // namespace
@@ -109,6 +113,19 @@ at::Tensor tensor_over(c10::Storage storage, c10::DispatchKeySet keys, caffe2::T
   return made;
 }
 
+OpenStorages::OpenStorages() {
+  Registry& all = registry();
+  const MutexLock lock(all.mutex);
+  ++all.open;
+  all_open_ = all.guarded == 0;
+}
+
+OpenStorages::~OpenStorages() {
+  Registry& all = registry();
+  const MutexLock lock(all.mutex);
+  --all.open;
+}
+
 void StorageHolds::hold(const c10::Storage& storage, bool guarded) {
   c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
   held_.push_back(storage.getWeakStorageImpl());
@@ -124,9 +141,9 @@ void StorageHolds::hold(const c10::Storage& storage, bool guarded) {
   }();
   Held& held = place->second;
   if (held.clients++ == 0) {
-    if (guarded) guard(impl, held);
+    if (guarded) guard(impl, held, all);
   } else {
-    unguard(impl, held);
+    unguard(impl, held, all);
   }
 }
 
@@ -136,7 +153,7 @@ void StorageHolds::open() {
   const MutexLock lock(all.mutex);
   for (const auto& storage : held_) {
     auto* const impl = storage._unsafe_get_target();
-    unguard(*impl, all.storages[impl]);
+    unguard(*impl, all.storages[impl], all);
   }
 }
 
@@ -147,7 +164,7 @@ void StorageHolds::release() {
   for (const auto& storage : held_) {
     auto* const impl = storage._unsafe_get_target();
     const auto found = all.storages.find(impl);
-    unguard(*impl, found->second);
+    unguard(*impl, found->second, all);
     if (--found->second.clients == 0) all.storages.erase(found);
   }
   held_.clear();

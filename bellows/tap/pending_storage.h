@@ -34,6 +34,22 @@ void abandon(c10::StorageImpl& pending, const std::string& why);
 at::Tensor tensor_over(c10::Storage storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype, at::IntArrayRef sizes,
                        at::IntArrayRef strides, int64_t offset, bool wrapped_number);
 
+/// While an object of this class exists, StorageHolds guards no further storages. It is for programs that read many
+/// storages at once, and is cheaper than a StorageHolds.
+class OpenStorages {
+ public:
+  OpenStorages();
+  ~OpenStorages();
+  OpenStorages(const OpenStorages&) = delete;
+  OpenStorages& operator=(const OpenStorages&) = delete;
+
+  /// Returns whether no storage is guarded while this object exists. If not, hold and open the storages that you access.
+  bool all_open() const { return all_open_; }
+
+ private:
+  bool all_open_ = false;
+};
+
 /// The storages that the pending operators of one client read or write. Until open(), accesses to their data throw a
 /// c10::Error that mentions sync(). Without this error, a write could come too early, or a read could return an old
 /// value. If several clients hold a storage at the same time, accesses to this storage do not throw, so that threads

@@ -11,6 +11,7 @@ Technique compiled_part(const std::string& part) {
       .apply =
           [part](Recipe& recipe) {
             recipe.compile = part;
+            if (part != "step") recipe.memory_budget = 1;
             // "sync" would split the step.
             if (part == "step" && recipe.train_metrics == "sync") recipe.train_metrics = "device";
           },

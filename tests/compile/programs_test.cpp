@@ -35,9 +35,10 @@ std::function<Program()> waiting(const std::shared_ptr<CpuBackend>& backend, con
 RC_GTEST_PROP(GeneratedPrograms, LeaveNearlyTheSameValues, ()) {
   const auto instructions =
       *rc::gen::container<std::vector<graph::testing::Instruction>>(graph::testing::instruction());
+  const int sizes = *rc::gen::element(1, 3);
   const auto make = [&] {
-    Program program = graph::testing::random_program(instructions, false);
-    program.body = [body = std::move(program.body)](int call) { return body(call % 3); };
+    Program program = graph::testing::random_program(instructions, false, sizes);
+    program.body = [sizes, body = std::move(program.body)](int call) { return body(sizes == 1 ? call % 3 : call); };
     return program;
   };
   const bool exact = *rc::gen::inRange(0, 4) == 3;

@@ -234,23 +234,31 @@ class Machine {
   bool looks_at_data_;
 };
 
+/// Inputs with larger sizes for a larger `size`.
+inline Tensors random_inputs(int64_t size) {
+  const int64_t rows = 3 + 2 * size;
+  const at::Tensor base = torch::randn({rows, 4});
+  return {torch::randn({rows, 4}).requires_grad_(),
+          base,
+          base.slice(0, 1, rows),
+          torch::randn({4}).expand({rows, 4}),
+          torch::randn({0, 4}),
+          torch::randn({}),
+          torch::randn({4, rows}).t(),
+          torch::randn({2 + size, 4, 6 + size, 6 + 2 * size})};
+}
+
 /// Inference tensors may not enter later gradients: what a program may not do in eager mode ends it there in both.
-inline Program random_program(const std::vector<Instruction>& instructions, bool looks_at_data = true) {
-  const at::Tensor base = torch::randn({3, 4});
-  const Tensors inputs{torch::randn({3, 4}).requires_grad_(),
-                       base,
-                       base.slice(0, 1, 3),
-                       torch::randn({4}).expand({3, 4}),
-                       torch::randn({0, 4}),
-                       torch::randn({}),
-                       torch::randn({4, 3}).t(),
-                       torch::randn({2, 4, 6, 6})};
+/// Params: sizes – how many sizes the inputs have, in turn
+inline Program random_program(const std::vector<Instruction>& instructions, bool looks_at_data = true, int sizes = 1) {
+  std::vector<Tensors> inputs;
+  for (int size = 0; size < sizes; ++size) inputs.push_back(random_inputs(size));
   const auto layers = std::make_shared<Layers>();
   return {[=](int call) -> Tensors {
-            Machine machine(inputs, *layers, looks_at_data);
+            Machine machine(inputs[call % sizes], *layers, looks_at_data);
             std::string refused;
             try {
-              for (const Instruction& one : instructions) machine.run(one, call);
+              for (const Instruction& one : instructions) machine.run(one, call / sizes);
             } catch (const c10::Error& error) {
               refused = error.what_without_backtrace();
             }
@@ -260,7 +268,8 @@ inline Program random_program(const std::vector<Instruction>& instructions, bool
             return results;
           },
           [=] {
-            Tensors all = inputs;
+            Tensors all;
+            for (const Tensors& each : inputs) all.insert(all.end(), each.begin(), each.end());
             for (const at::Tensor& tensor : layers->state()) all.push_back(tensor);
             return all;
           }};

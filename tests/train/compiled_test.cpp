@@ -182,6 +182,26 @@ TEST(Compiled, RanksLearnAsPlainOnes) {
   }
 }
 
+// Recomputation within the compiled step changes only when activations are computed. The MLP is too small for the budget: it warns.
+TEST(Compiled, LearnsTheSameUnderAMemoryBudget) {
+  for (const char* model : {"model=mlp", "model=digits_resnet"}) {
+    SCOPED_TRACE(model);
+    const CompiledCourse whole = course_of(recipe_with({model, "compile=step"}), 10);
+    expect_alike(course_of(recipe_with({model, "compile=step", "memory_budget=0.5"}), 10), whole, 5e-3);
+  }
+}
+
+TEST(Compiled, RejectsAMemoryBudgetThatHasNoEffect) {
+  const auto error_with = [](const std::vector<std::string>& settings) {
+    return error_of([&] { recipe_with(settings).validate(); });
+  };
+  EXPECT_THAT(error_with({"memory_budget=0.5"}), HasSubstr("compile = step"));
+  EXPECT_THAT(error_with({"memory_budget=0.5", "compile=forward"}), HasSubstr("compile = step"));
+  EXPECT_THAT(error_with({"memory_budget=0", "compile=step"}), HasSubstr("larger than 0"));
+  EXPECT_THAT(error_with({"memory_budget=1.5", "compile=step"}), HasSubstr("memory_budget"));
+  EXPECT_EQ(error_with({"memory_budget=0.5", "compile=step"}), "");
+}
+
 TEST(Compiled, IsForTheCpu) {
   Recipe recipe = recipe_with({"device=cuda"});
   recipe.compile = "step";

@@ -144,6 +144,7 @@ OnednnReport Layouts::run() {
   for (size_t i = 0; i < program_.instructions.size(); ++i) {
     if (taken_[i]) continue;
     state_ = program_.instructions[i].state;
+    late_ = program_.instructions[i].late;
     if (!replace(static_cast<int>(i))) keep(static_cast<int>(i));
   }
   for (const auto& output : program_.outputs) need_plain(output.value);
@@ -307,7 +308,8 @@ Operand Layouts::opaque(size_t nbytes, const Geometry& like) {
 Operand Layouts::packed(const Operand& weight, const Desc& plain, const Desc& wanted, const Operand* factor) {
   if (plain == wanted && !factor && weight.geometry.offset == 0) return weight;
   auto& known = packed_[weight.value];
-  if (!factor) {
+  const bool shares = !factor && !late_;  // a repeated operator packs again, so that the packed weight is not kept
+  if (shares) {
     const auto found = std::find_if(known.begin(), known.end(), [&](const Packed& one) {
       return one.weight == weight && one.plain == plain && one.wanted == wanted;
     });
@@ -319,7 +321,7 @@ Operand Layouts::packed(const Operand& weight, const Desc& plain, const Desc& wa
   if (factor) operands.push_back(*factor);
   const int mask = !factor ? 0 : plain.get_ndims() == 5 ? 3 : 1;
   emit("reorder", make_reorder(plain, wanted, "pack weight", offset, mask), operands, {made});
-  if (!factor) known.push_back({weight, made, plain, wanted});
+  if (shares) known.push_back({weight, made, plain, wanted});
   return made;
 }
 
@@ -335,7 +337,8 @@ void Layouts::emit(const char* kind, KernelPointer kernel, const std::vector<Ope
     return;
   }
   report_.reorders += reorder ? 1 : 0;
-  Instruction one{.kernel = std::move(kernel), .kind = kind, .updates = std::move(updates), .state = state_};
+  Instruction one{
+      .kernel = std::move(kernel), .kind = kind, .updates = std::move(updates), .state = state_, .late = late_};
   one.arguments.reserve(operands.size());
   for (const Operand& operand : operands)
     one.arguments.push_back({.kind = graph::OperatorFacts::Kind::tensor, .operands = {operand}});

@@ -107,6 +107,7 @@ class Layouts {
   OnednnReport report_;
   std::vector<Instruction> made_;
   int state_ = 0;
+  bool late_ = false;                      ///< see Instruction::late
   std::vector<std::vector<int>> readers_;  ///< for each value
   std::vector<int> maker_;                 ///< for each value; -1 if it exists before the program runs
   std::vector<bool> is_output_, of_caller_, there_, taken_;

@@ -80,6 +80,7 @@ Schedule::Schedule(const Program& program)
       edge(uses_.maker[update.before], at);
       for (const int reader : uses_.readers[update.before]) edge(reader, at);
     }
+    if (one.late) edge(at - 1, at);
     failures.add(one, at, edge);
     if (keeps_order(one)) {
       edge(last, at);
@@ -179,6 +180,8 @@ class Grouper {
   }
 
   void add(Instruction one) {
+    made_.late = made_.late || one.late;
+    one.late = false;
     for_each_operand(one, [&](Operand& operand) { operand.value = inside(operand.value); });
     for (auto& update : one.updates) {
       const ValueId before = update.before;

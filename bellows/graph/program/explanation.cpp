@@ -64,15 +64,24 @@ void detail::count_cause(std::vector<Explanation::Cause>& causes, const std::str
   }
 }
 
+std::string detail::advice_for(const Explanation& said) {
+  constexpr int64_t long_call = 200;
+  const bool changes = said.lifted > 0 || said.barriers > 0 || said.followed_calls < said.calls - 3;
+  if (said.followed_calls == 0 || changes || said.followed / said.followed_calls < long_call) return "";
+  return "Each call compares " + std::to_string(said.followed / said.followed_calls) +
+         " operators with the recording. If your function does the same in each call, the option replay skips this.";
+}
+
 Explanation& Explanation::operator+=(const Explanation& other) {
   for (const auto field :
        {&Explanation::calls,      &Explanation::followed_calls, &Explanation::nested_calls, &Explanation::plain_calls,
         &Explanation::recordings, &Explanation::dropped,        &Explanation::abandoned,    &Explanation::recorded,
         &Explanation::followed,   &Explanation::views,          &Explanation::at_once,      &Explanation::barriers,
         &Explanation::deferred,   &Explanation::flushes,        &Explanation::programs,     &Explanation::program_runs,
-        &Explanation::results,    &Explanation::never_seen,     &Explanation::lifted,       &Explanation::mismatches})
+        &Explanation::results,    &Explanation::never_seen,     &Explanation::lifted,       &Explanation::mismatches,
+        &Explanation::replayed_calls, &Explanation::verified_calls, &Explanation::replay_stops})
     this->*field += other.*field;
-  for (const auto list : {&Explanation::mismatch_causes, &Explanation::barrier_causes}) {
+  for (const auto list : {&Explanation::mismatch_causes, &Explanation::barrier_causes, &Explanation::replay_causes}) {
     for (const Cause& cause : other.*list)
       detail::count_cause(this->*list, cause.op, cause.why, cause.site, cause.times);
   }
@@ -83,6 +92,7 @@ std::string Explanation::to_text() const {
   std::ostringstream out;
   out << calls << " calls, " << followed_calls << " followed completely";
   if (nested_calls) out << ", " << nested_calls << " inside another region or checkpoint";
+  if (replayed_calls) out << ", " << replayed_calls << " replayed without calling the function";
   if (plain_calls) out << ", " << plain_calls << " ran eagerly, because a program is not expected to be faster";
   out << "\n" << recordings << " recordings kept";
   if (dropped) out << ", " << dropped << " dropped because of the limit of recordings";
@@ -96,6 +106,9 @@ std::string Explanation::to_text() const {
   if (programs) out << programs << " programs were prepared and ran " << program_runs << " times\n";
   print_causes(out, "mismatches", mismatch_causes);
   print_causes(out, "barriers", barrier_causes);
+  if (verified_calls) out << verified_calls << " calls verified replays, which stopped " << replay_stops << " times\n";
+  print_causes(out, "not replayed", replay_causes);
+  if (!advice.empty()) out << advice << "\n";
   if (!backend.empty()) out << backend << "\n";
   return wrapped(out.str());
 }

@@ -13,6 +13,9 @@ struct Explanation {
   int64_t nested_calls = 0;    ///< calls within another region, which follows their operators, or within a
                                ///< checkpoint with a policy or budget, which needs each operator
   int64_t plain_calls = 0;     ///< calls that ran eagerly, because their program is not expected to be faster
+  int64_t replayed_calls = 0;  ///< calls whose program ran without the function
+  int64_t verified_calls = 0;  ///< calls that ran the function to check that it still does the same
+  int64_t replay_stops = 0;    ///< how often calls were no longer replayed, because something had changed
   int64_t recordings = 0;      ///< recordings in memory
   int64_t dropped = 0;         ///< recordings dropped because of max_recordings
   int64_t abandoned = 0;       ///< calls with more than max_operators operators
@@ -39,13 +42,17 @@ struct Explanation {
     std::string site{};
   };
   std::string backend{};                                   ///< summary of the back end
+  std::string advice{};                                    ///< an option that might make the calls faster
   std::vector<Cause> mismatch_causes{}, barrier_causes{};  ///< the first causes, at most 32 of each kind
+  std::vector<Cause> replay_causes{};  ///< why calls were not replayed although the option is set; at most 32
 
   Explanation& operator+=(const Explanation& other);
   std::string to_text() const;
 };
 
 namespace detail {
+/// Returns a hint to the option `replay` if it could help: for long recordings in which nothing changes.
+std::string advice_for(const Explanation& said);
 /// Adds a cause, or increases the count of an existing cause.
 void count_cause(std::vector<Explanation::Cause>& causes, const std::string& op, const std::string& why,
                  const std::string& site, int64_t times = 1);

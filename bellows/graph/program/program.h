@@ -89,6 +89,9 @@ struct Instruction {
   int state = 0;  ///< index in Program::states of the state of libtorch in which the instruction runs
   /// Default dtype in this state, to which integers are promoted if they are combined with floating-point numbers.
   c10::ScalarType default_dtype = c10::kFloat;
+  /// The instruction must not run before the instruction that precedes it in the program. The pass "recompute" sets this
+  /// flag, so that a repeated computation does not move back to the original one.
+  bool late = false;
 };
 
 /// A recording, or the part of a recording between two barriers, in functional form. It consists of instructions in a

@@ -47,8 +47,7 @@ Geometry Geometry::of(const at::Tensor& tensor) {
           .wrapped_number = tensor.unsafeGetTensorImpl()->is_wrapped_number()};
 }
 
-bool Geometry::fits(const at::Tensor& tensor) const {
-  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+bool Geometry::fits(const c10::TensorImpl& impl) const {
   return impl.key_set() == keys && impl.dtype() == dtype && impl.sizes() == at::IntArrayRef(sizes) &&
          impl.strides() == at::IntArrayRef(strides) && impl.storage_offset() == offset && impl.device() == device &&
          impl.is_wrapped_number() == wrapped_number;

@@ -21,7 +21,8 @@ struct Geometry {
   bool wrapped_number = false;
 
   static Geometry of(const at::Tensor& tensor);
-  bool fits(const at::Tensor& tensor) const;
+  bool fits(const at::Tensor& tensor) const { return fits(*tensor.unsafeGetTensorImpl()); }
+  bool fits(const c10::TensorImpl& impl) const;
   bool operator==(const Geometry& other) const;
   /// Returns whether elements are row-major without gaps.
   bool is_contiguous() const;

@@ -5,13 +5,12 @@
 
 #include <optional>
 
+#include "bellows/graph/recording/node_value.h"
 #include "bellows/tap/op_tap.h"
 #include "bellows/tap/pending_storage.h"
 
 namespace bellows::graph::detail {
 namespace {
-
-using Kind = OperatorFacts::Kind;
 
 class Interpreter {
  public:
@@ -61,7 +60,8 @@ class Interpreter {
     if (!dispatch_scope_ || !(*dispatch_state_of_ == node.dispatch_state) || node.float32_precision != precision_of_)
       enter(node);
     for (const Argument& argument : node.arguments)
-      stack_.push_back(argument.lifted ? numbers_[number_++] : value_of(argument));
+      stack_.push_back(argument.lifted ? numbers_[number_++]
+                                       : value_of(argument, [&](const Value& value) { return tensor_of(value); }));
     // Kernels of out= operators use their arguments after the stack has dropped them.
     const std::vector<c10::IValue> owners(node.op->writes.size() > 1 ? stack_.begin() : stack_.end(), stack_.end());
     tap::OpCall(*node.op->handle).next(stack_);
@@ -81,26 +81,6 @@ class Interpreter {
 
   at::Tensor tensor_of(const Value& value) {
     return value.buffer == no_buffer ? at::Tensor() : value.geometry.over(buffers_[value.buffer].real);
-  }
-
-  c10::IValue value_of(const Argument& argument) {
-    switch (argument.kind) {
-      case Kind::tensor:
-        return tensor_of(argument.tensors[0]);
-      case Kind::tensor_list: {
-        c10::List<at::Tensor> list;
-        for (const Value& value : argument.tensors) list.push_back(tensor_of(value));
-        return list;
-      }
-      case Kind::optional_tensor_list: {
-        c10::List<std::optional<at::Tensor>> list;
-        for (const Value& value : argument.tensors)
-          list.push_back(value.buffer == no_buffer ? std::nullopt : std::make_optional(tensor_of(value)));
-        return list;
-      }
-      default:
-        return argument.constant;
-    }
   }
 
   void take(const Result& result, const c10::IValue& value) {

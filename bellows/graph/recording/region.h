@@ -3,12 +3,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "bellows/graph/program/explanation.h"
+#include "bellows/graph/recording/call_frame.h"
 #include "bellows/graph/recording/graph.h"
 
 namespace bellows::graph {
@@ -29,6 +31,8 @@ struct RegionOptions {
   /// on its call, not on earlier calls. To find the sizes of its results, each new operator runs once on stand-ins.
   /// Without this option, operators run eagerly while they are recorded.
   bool record_deferred = false;
+  /// Runs the program of identical calls without calling the function (ReplayOptions). Requires a back end.
+  ReplayOptions replay{};
   /// Executes the followed operators. If null, the operators run one by one in order.
   std::shared_ptr<Backend> backend{};
 };
@@ -42,6 +46,7 @@ struct RegionOptions {
 /// needed, the pending operators run in order. All tensors that are still referenced then get their data. At the first
 /// operator that does not match, the pending operators run, and the rest of the call is recorded. Both recordings stay
 /// in memory, and later calls can follow either of them. Numbers that differ between calls become inputs.
+/// With the option `replay`, identical calls run their program without the function.
 /// docs/compile.md states the rules for code in a region.
 /// Numerics: bit-identical to the same operators under an OpTap. Bit-identical to plain libtorch except for the
 ///           operators in docs/tap-bits.md
@@ -60,7 +65,13 @@ class Region {
   /// Params: arguments – the tensors that the function receives. Calls with other sizes, strides or dtypes are followed
   /// Throws: exceptions of the function and of deferred operators. An exception of a deferred operator is thrown when
   ///         the operator runs, and its message states this
-  void run(const std::function<void()>& function, std::span<const at::Tensor* const> arguments = {});
+  void run(const std::function<void()>& function, std::span<const at::Tensor* const> arguments = {}) {
+    run(function, arguments, nullptr);
+  }
+  /// The same for a call that may be replayed (RegionOptions::replay).
+  /// Params:  frame – what a replay needs in addition; if null, the call is not replayed
+  /// Returns: whether the call was replayed, so that the function was not called. Its result is then in `frame`
+  bool run(const std::function<void()>& function, std::span<const at::Tensor* const> arguments, CallFrame* frame);
 
   /// Returns statistics of all completed calls.
   Explanation explain() const;
@@ -69,6 +80,9 @@ class Region {
 
  private:
   struct State;
+  static void follow(State& state, const std::function<void()>& function, std::span<const at::Tensor* const> arguments,
+                     CallFrame* frame, uint64_t kind);
+  static bool replay(State& state, std::span<const at::Tensor* const> arguments, CallFrame& frame);
   std::shared_ptr<State> state_;
 };
 

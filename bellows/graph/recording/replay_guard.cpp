@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "bellows/graph/recording/node_value.h"
 #include "bellows/graph/recording/record.h"
 #include "bellows/system/call_site.h"
 
@@ -37,16 +38,6 @@ class InUse {
  private:
   tap::StorageHolds holds_;
 };
-
-/// Makes a tensor as it was recorded, over another storage. The constructor decides on its own whether a tensor has a
-/// version counter.
-at::Tensor recorded_over(const Output& output, c10::Storage storage) {
-  at::Tensor made = output.value.geometry.over(std::move(storage));
-  c10::TensorImpl& impl = *made.unsafeGetTensorImpl();
-  if (impl.version_counter().enabled() == output.counted) return made;
-  const c10::VariableVersion counter = output.counted ? c10::VariableVersion(0) : c10::VariableVersion();
-  return at::Tensor(impl.shallow_copy_and_detach(counter, impl.allow_tensor_metadata_change()));
-}
 
 /// True for memory that the storage does not own (from_blob). Its owner may free or overwrite it as soon as the
 /// operator has been called.
@@ -104,7 +95,10 @@ void run(const tap::OpCall& op, tap::Stack& stack) {
 
 void ReplayGuard::call(const tap::OpCall& op, tap::Stack& stack) {
   const MutexLock lock(mutex_);
-  if (plain_ || ended_ || eager_guards_ > 0) return run(op, stack);
+  if (plain_ || ended_ || eager_guards_ > 0) {
+    if (notes_) notes_->refuse(op.qualified_name(), "runs eagerly, for example because of an eager_guard");
+    return run(op, stack);
+  }
   const size_t nodes = pending_.nodes.size(), numbers = pending_.numbers.size();
   try {
     follow_or_record(op, stack);
@@ -153,6 +147,7 @@ ReplayGuard::Found ReplayGuard::find(const Arrival& arrival) const {
 }
 
 void ReplayGuard::follow(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) {
+  if (notes_) notes_->note_arguments(step->node, arrival);
   if (step->node.when == When::later) {
     ++counts_.followed;
     defer(step, arrival, stack);
@@ -230,12 +225,18 @@ at::Tensor ReplayGuard::answer(const Node& node, const Output& output, std::span
     }
     return handed_back;
   }
-  if (!output.made) return recorded_over(output, c10::Storage(buffers_[id].weak.lock()));
+  if (!output.made) {
+    at::Tensor view = recorded_over(output.value.geometry, output.counted, c10::Storage(buffers_[id].weak.lock()));
+    if (notes_) notes_->note_view(id, view);
+    return view;
+  }
   c10::Storage storage(tap::make_pending_storage(output.nbytes, output.value.geometry.device));
   busy_.push_back(id);
   buffers_.add(storage);
   buffers_[id].pending = true;
-  return recorded_over(output, std::move(storage));
+  at::Tensor made = recorded_over(output.value.geometry, output.counted, std::move(storage));
+  if (notes_) notes_->note_pending(id, made);
+  return made;
 }
 
 /// Returns whether the pending operators must run before an operator that runs immediately.
@@ -249,6 +250,7 @@ bool ReplayGuard::needs_pending(When when, const OperatorFacts& facts, const Arr
 void ReplayGuard::run_now(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) {
   const Node& node = step->node;
   const bool waits = needs_pending(node.when, *node.op, arrival);
+  if (waits && notes_) notes_->refuse(node.op->name, "is a barrier, so the call consists of several programs");
   if (waits) flush();
   const std::vector<c10::IValue> arguments(arrival.arguments.begin(), arrival.arguments.end());
   try {
@@ -264,6 +266,7 @@ void ReplayGuard::run_now(Step* step, const Arrival& arrival, const tap::OpCall&
     if (waits && !step->site) step->site = call_site();
     if (waits) count_cause(counts_.barrier_causes, node.op->name, "", *step->site);
   }
+  if (notes_) notes_->note_ran_now(agreeing->node, arguments, op.results(stack));
   stand_at(agreeing);
 }
 
@@ -428,6 +431,8 @@ void ReplayGuard::settle() {
 /// Params: diverged – the call left its recordings. With `record_deferred`, the operators then stay pending
 void ReplayGuard::flush(bool diverged) {
   if (pending_.nodes.empty() || (diverged && options_.record_deferred)) return;
+  if (notes_ && !finishing_)
+    notes_->refuse(pending_.nodes.back()->op->name, "must run before the function returns, because its result is needed");
   struct Done {
     ReplayGuard& self;
     bool failed = true;
@@ -440,6 +445,7 @@ void ReplayGuard::flush(bool diverged) {
   Plan* planned = nullptr;
   try {
     planned = plan(diverged);
+    if (notes_) notes_->note_run(planned, pending_, buffers_);
   } catch (const std::bad_alloc&) {  // without a plan, operators run in order
   }
   worthwhile_ = worthwhile_ || !planned || planned->executable->is_worthwhile();
@@ -476,6 +482,7 @@ void ReplayGuard::finish() {
       }
     }
   } ended{*this};
+  finishing_ = true;
   flush();
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bellows/core/mutex.h"
+#include "bellows/graph/recording/call_notes.h"
 #include "bellows/graph/recording/interpreter.h"
 #include "bellows/graph/recording/match.h"
 #include "bellows/graph/recording/record.h"
@@ -23,8 +24,9 @@ namespace bellows::graph::detail {
 /// Threads: called by the region's thread and by autograd's workers, one at a time
 class ReplayGuard : public tap::OpTap, public tap::Deferral {
  public:
-  ReplayGuard(RecordingTree& tree, const RegionOptions& options)
-      : tree_(tree), options_(options), at_(tree.root()), from_(tree.root()) {
+  /// Params: notes – receives what a replay of the call needs; null if there is no replay
+  ReplayGuard(RecordingTree& tree, const RegionOptions& options, CallNotes* notes = nullptr)
+      : tree_(tree), options_(options), notes_(notes), at_(tree.root()), from_(tree.root()) {
     buffers_.reserve(tree.most_buffers());
   }
 
@@ -74,6 +76,7 @@ class ReplayGuard : public tap::OpTap, public tap::Deferral {
   Mutex mutex_;
   RecordingTree& tree_ BELLOWS_GUARDED_BY(mutex_);
   const RegionOptions& options_;
+  CallNotes* const notes_ BELLOWS_PT_GUARDED_BY(mutex_);
   Step* at_ BELLOWS_GUARDED_BY(mutex_);
   BufferTable buffers_ BELLOWS_GUARDED_BY(mutex_);
   Segment pending_ BELLOWS_GUARDED_BY(mutex_);
@@ -84,7 +87,7 @@ class ReplayGuard : public tap::OpTap, public tap::Deferral {
   Explanation counts_ BELLOWS_GUARDED_BY(mutex_);
   int eager_guards_ BELLOWS_GUARDED_BY(mutex_) = 0;  ///< number of active eager guards
   bool plain_ BELLOWS_GUARDED_BY(mutex_) = false;    ///< the rest of the call is neither followed nor recorded
-  bool ended_ BELLOWS_GUARDED_BY(mutex_) = false;
+  bool finishing_ BELLOWS_GUARDED_BY(mutex_) = false, ended_ BELLOWS_GUARDED_BY(mutex_) = false;
   bool worthwhile_ BELLOWS_GUARDED_BY(mutex_) = false;  ///< a program is expected to be faster than eager code
 };
 

@@ -23,17 +23,18 @@ int64_t buffers_made(const Segment& segment) {
 
 }  // namespace
 
+bool share_memory(const c10::StorageImpl& a, const c10::StorageImpl& b) {
+  const auto* const x = static_cast<const char*>(a.data());
+  const auto* const y = static_cast<const char*>(b.data());
+  return x < y + b.nbytes() && y < x + a.nbytes();
+}
+
 bool Plan::inputs_overlap(BufferTable& buffers) const {
-  const auto overlap = [](const c10::StorageImpl& a, const c10::StorageImpl& b) {
-    const auto* const x = static_cast<const char*>(a.data());
-    const auto* const y = static_cast<const char*>(b.data());
-    return x < y + b.nbytes() && y < x + a.nbytes();
-  };
   for (const BufferId id : inputs) {
     const c10::StorageImpl& lent = *buffers[id].address;
     if (lent.allocator()) continue;  // memory of libtorch belongs to one storage only
     for (const BufferId other : inputs) {
-      if (other != id && overlap(lent, *buffers[other].address)) return true;
+      if (other != id && share_memory(lent, *buffers[other].address)) return true;
     }
   }
   return false;
@@ -93,8 +94,13 @@ Plan* Plans::make(Backend& backend, const Step* from, const Segment& segment, st
   plan->made = buffers_made(segment);
   plan->inputs = std::move(built.inputs);
   plan->outputs = std::move(built.outputs);
+  plan->written.resize(plan->inputs.size());
   for (size_t i = 0; i < plan->outputs.size(); ++i) {
-    if (built.program.outputs[i].input >= 0) plan->outputs[i] = no_buffer;
+    const int input = built.program.outputs[i].input;
+    if (input >= 0) {
+      plan->outputs[i] = no_buffer;
+      plan->written[input] = true;
+    }
     plan->visible += plan->outputs[i] >= 0;
   }
   plan->input_storages.reserve(plan->inputs.size());

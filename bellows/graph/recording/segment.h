@@ -11,6 +11,9 @@ namespace bellows::graph::detail {
 
 struct Step;
 
+/// Returns whether two different storages share memory (from_blob).
+bool share_memory(const c10::StorageImpl& a, const c10::StorageImpl& b);
+
 /// Deferred operators that run together, and the values that their number inputs have in the current call.
 struct Segment {
   std::vector<const Node*> nodes{};
@@ -24,6 +27,7 @@ struct Plan {
   size_t numbers = 0;          ///< how many numbers are inputs; this number never decreases
   std::shared_ptr<Executable> executable{};   ///< null: the operators run in order
   std::vector<BufferId> inputs{}, outputs{};  ///< buffers of the program's inputs and outputs; no_buffer: written back
+  std::vector<bool> written{};                ///< for each input: whether the program writes it
   int64_t made = 0, visible = 0;  ///< how many buffers the segment creates, and how many of these become outputs
   std::vector<c10::Storage> input_storages{}, output_storages{};  ///< empty between calls
 

@@ -229,6 +229,13 @@ constexpr Row table[] = {
     {"compile", &Recipe::compile, "none, forward, step",
      "what to compile, on the CPU. forward: evaluation and the forward pass. step: evaluation and the complete "
      "training step. With step, the loss is checked for NaN only when it is logged"},
+    {"memory_budget",
+     &Recipe::memory_budget,
+     {0, 1},
+     "with compile = step: maximum peak memory of activations, as a fraction of the peak without this key. The "
+     "compiled "
+     "step frees activations and computes them again. 1: no recomputation",
+     false},
     {"optimizer_in_backward",
      &Recipe::optimizer_in_backward,
      {},
@@ -578,6 +585,12 @@ void check_together(const Recipe& recipe, const std::string& where) {
   const std::string conflict = recipe.compile == "none" ? "" : compile_conflict(recipe);
   TORCH_CHECK_VALUE(conflict.empty(), "recipe: ", where, ": compile = ", recipe.compile, ", but ", conflict,
                     ". Set compile: none, or change the other setting.");
+  TORCH_CHECK_VALUE(recipe.memory_budget > 0, "recipe: ", where,
+                    ": memory_budget must be larger than 0 and at most 1, got 0. Use 1 for no recomputation.");
+  TORCH_CHECK_VALUE(recipe.memory_budget == 1 || recipe.compile == "step", "recipe: ", where,
+                    ": memory_budget = ", recipe.memory_budget,
+                    " works only with compile = step, got compile = ", recipe.compile,
+                    ". Set compile: step, or memory_budget: 1.");
   TORCH_CHECK_VALUE(
       recipe.data_parallel != "zero2" || recipe.gradient_compression == "none", "recipe: ", where,
       ": gradient_compression = ", recipe.gradient_compression,

@@ -68,6 +68,7 @@ struct Recipe {
   bool allocator_reuse = false;
   bool fast_random = false;
   std::string compile = "none";
+  double memory_budget = 1;
   bool optimizer_in_backward = false;
   std::string recompute = "none";
   double activation_memory_budget = 0;

@@ -21,10 +21,10 @@ void run(auto& part, const CompiledParts::Body& body) {
 
 CompiledParts::CompiledParts(const Recipe& recipe) {
   // Always: without the tensors of a batch as arguments, which calls run eagerly would depend on earlier batches.
-  const auto part = [] { return compile(&call_body, {.always = true}); };
   if (recipe.compile == "none") return;
-  evaluation_.emplace(part());
-  (recipe.compile == "step" ? step_ : forward_).emplace(part());
+  evaluation_.emplace(compile(&call_body, {.always = true}));
+  (recipe.compile == "step" ? step_ : forward_)
+      .emplace(compile(&call_body, {.always = true, .memory_budget = recipe.memory_budget}));
 }
 
 void CompiledParts::step(const Body& body) {
