@@ -13,11 +13,10 @@ FrozenTensors::FrozenTensors(const Model& model) : tensors_(model.parameters()) 
 namespace bellows::compile_detail {
 
 CompiledRegion::CompiledRegion(const CompileOptions& options)
-    : backend_(options.generate
-                   ? std::make_shared<CpuBackend>(BackendOptions{options.exact, options.frozen.tensors(),
-                                                                 options.autocast, options.background,
-                                                                 options.always || options.replay.after > 0})
-                   : nullptr),
+    : backend_(options.generate ? std::make_shared<CpuBackend>(
+                                      BackendOptions{options.exact, options.frozen.tensors(), options.autocast,
+                                                     options.background, options.always || options.replay.after > 0})
+                                : nullptr),
       region_(std::make_shared<graph::Region>(
           graph::RegionOptions{.max_recordings = options.max_recordings,
                                .max_operators = options.max_operators,
