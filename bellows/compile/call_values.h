@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "bellows/graph/recording/call_frame.h"
+#include "bellows/graph/replay/call_frame.h"
 
 namespace bellows::compile_detail {
 
@@ -29,8 +29,9 @@ struct is_tuple<std::array<Item, size>> : std::true_type {};
 template <class Type>
 concept TensorLike = std::is_base_of_v<at::Tensor, Type>;
 template <class Type>
-concept ListOfTensors = std::ranges::forward_range<const Type> &&
-                        std::is_same_v<std::ranges::range_reference_t<const Type>, const at::Tensor&>;
+concept ListOfTensors =
+    std::ranges::forward_range<const Type> && std::is_same_v < std::ranges::range_reference_t<const Type>,
+const at::Tensor& > ;
 template <class Type>
 concept PlainNumber = std::is_arithmetic_v<Type> || std::is_enum_v<Type>;
 
@@ -77,12 +78,11 @@ void add_value(const Argument& argument, graph::CallFrame& frame) {
 /// Whether a result consists of tensors: a tensor, a vector of tensors, or tuples, pairs and arrays of these.
 template <class Result>
 constexpr bool consists_of_tensors() {
-  if constexpr (is_tuple<Result>::value)
-    return []<size_t... at>(std::index_sequence<at...>) {
+  if constexpr (is_tuple<Result>::value) return []<size_t... at>(std::index_sequence<at...>) {
       return (consists_of_tensors<std::tuple_element_t<at, Result>>() && ...);
-    }(std::make_index_sequence<std::tuple_size_v<Result>>());
-  else
-    return std::is_same_v<Result, at::Tensor> || std::is_same_v<Result, std::vector<at::Tensor>>;
+    }
+  (std::make_index_sequence<std::tuple_size_v<Result>>());
+  else return std::is_same_v<Result, at::Tensor> || std::is_same_v<Result, std::vector<at::Tensor>>;
 }
 
 /// Adds the tensors of a result to the frame of a call.
@@ -121,7 +121,8 @@ class ResultReader {
       return [&]<size_t... at>(std::index_sequence<at...>) {
         // Braces: the parts are read in order.
         return Part{part<std::tuple_element_t<at, Part>>(frame, tensor, length)...};
-      }(std::make_index_sequence<std::tuple_size_v<Part>>());
+      }
+      (std::make_index_sequence<std::tuple_size_v<Part>>());
     }
   }
 };

@@ -138,9 +138,11 @@ Row measure(const Work& work, const Options& options) {
   Row row = time_row(work.name, "time per call", "us", all, close);
   const auto operators = static_cast<double>(replayed.graphs().at(0).nodes.size());
   const int calls = options.quick ? 200 : 1000;
-  const double added_replayed = 1e6 * added_s(work, {.after = 3, .verify_every = 1 << 30}, calls), added_followed = 1e6 * added_s(work, {}, calls);
+  const double added_replayed = 1e6 * added_s(work, {.after = 3, .verify_every = 1 << 30}, calls),
+               added_followed = 1e6 * added_s(work, {}, calls);
   row.note = c10::str(operators, " operators; added to the program: replayed ", added_replayed, " us (",
-                      added_replayed / operators, " us per operator, without verification), followed ", added_followed, " us (", added_followed / operators, ")");
+                      added_replayed / operators, " us per operator, without verification), followed ", added_followed,
+                      " us (", added_followed / operators, ")");
   return row;
 }
 

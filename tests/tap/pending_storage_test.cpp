@@ -63,6 +63,25 @@ TEST(StorageHolds, GuardOneClientsStorageAndNotWhatSeveralShare) {
   EXPECT_EQ(touch(), "");
 }
 
+TEST(OpenStorages, NoStorageBecomesGuarded) {
+  const auto x = torch::ones({2}), y = torch::ones({2});
+  const auto touch = [](const at::Tensor& tensor) { return error_of([&] { tensor.data_ptr(); }); };
+  StorageHolds first, second;
+  first.hold(x.storage(), true);
+  {
+    const OpenStorages open;
+    EXPECT_FALSE(open.all_open());
+    second.hold(y.storage(), true);
+    EXPECT_NE(touch(x), "") << "it was guarded before";
+    EXPECT_EQ(touch(y), "");
+  }
+  first.release();
+  second.release();
+  EXPECT_TRUE(OpenStorages().all_open());
+  second.hold(y.storage(), true);
+  EXPECT_NE(touch(y), "");
+}
+
 TEST(StorageHolds, CopyOnWriteStaysWhatItWas) {
   const auto x = torch::ones({2}), lazy = at::_lazy_clone(x);
   {

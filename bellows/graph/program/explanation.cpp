@@ -73,13 +73,14 @@ std::string detail::advice_for(const Explanation& said) {
 }
 
 Explanation& Explanation::operator+=(const Explanation& other) {
-  for (const auto field :
-       {&Explanation::calls,      &Explanation::followed_calls, &Explanation::nested_calls, &Explanation::plain_calls,
-        &Explanation::recordings, &Explanation::dropped,        &Explanation::abandoned,    &Explanation::recorded,
-        &Explanation::followed,   &Explanation::views,          &Explanation::at_once,      &Explanation::barriers,
-        &Explanation::deferred,   &Explanation::flushes,        &Explanation::programs,     &Explanation::program_runs,
-        &Explanation::results,    &Explanation::never_seen,     &Explanation::lifted,       &Explanation::mismatches,
-        &Explanation::replayed_calls, &Explanation::verified_calls, &Explanation::replay_stops})
+  for (const auto field : {&Explanation::calls,          &Explanation::followed_calls, &Explanation::nested_calls,
+                           &Explanation::plain_calls,    &Explanation::recordings,     &Explanation::dropped,
+                           &Explanation::abandoned,      &Explanation::recorded,       &Explanation::followed,
+                           &Explanation::views,          &Explanation::at_once,        &Explanation::barriers,
+                           &Explanation::deferred,       &Explanation::flushes,        &Explanation::programs,
+                           &Explanation::program_runs,   &Explanation::results,        &Explanation::never_seen,
+                           &Explanation::lifted,         &Explanation::mismatches,     &Explanation::replayed_calls,
+                           &Explanation::verified_calls, &Explanation::replay_stops})
     this->*field += other.*field;
   for (const auto list : {&Explanation::mismatch_causes, &Explanation::barrier_causes, &Explanation::replay_causes}) {
     for (const Cause& cause : other.*list)

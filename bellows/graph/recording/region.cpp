@@ -8,7 +8,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/core/mutex.h"
-#include "bellows/graph/recording/call_replay.h"
+#include "bellows/graph/replay/call_replay.h"
 #include "bellows/graph/recording/plain_calls.h"
 #include "bellows/graph/recording/replay_guard.h"
 #include "bellows/tap/op_tap.h"
@@ -114,8 +114,7 @@ void Region::follow(State& state, const std::function<void()>& function, std::sp
     start.emplace(arguments);
     notes = lane->replay.begin(arguments);
   }
-  const auto replay_guard =
-      std::make_shared<detail::ReplayGuard>(lane->tree, state.options, notes.get());
+  const auto replay_guard = std::make_shared<detail::ReplayGuard>(lane->tree, state.options, notes.get());
   std::exception_ptr failure;
   {
     const tap::OpTapGuard guard(replay_guard);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bellows/graph/program/explanation.h"
-#include "bellows/graph/recording/call_frame.h"
+#include "bellows/graph/replay/call_frame.h"
 #include "bellows/graph/recording/graph.h"
 
 namespace bellows::graph {

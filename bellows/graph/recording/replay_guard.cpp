@@ -432,7 +432,8 @@ void ReplayGuard::settle() {
 void ReplayGuard::flush(bool diverged) {
   if (pending_.nodes.empty() || (diverged && options_.record_deferred)) return;
   if (notes_ && !finishing_)
-    notes_->refuse(pending_.nodes.back()->op->name, "must run before the function returns, because its result is needed");
+    notes_->refuse(pending_.nodes.back()->op->name,
+                   "must run before the function returns, because its result is needed");
   struct Done {
     ReplayGuard& self;
     bool failed = true;

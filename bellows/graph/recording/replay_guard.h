@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "bellows/core/mutex.h"
-#include "bellows/graph/recording/call_notes.h"
+#include "bellows/graph/replay/call_notes.h"
 #include "bellows/graph/recording/interpreter.h"
 #include "bellows/graph/recording/match.h"
 #include "bellows/graph/recording/record.h"

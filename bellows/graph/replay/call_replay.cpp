@@ -1,4 +1,4 @@
-#include "bellows/graph/recording/call_replay.h"
+#include "bellows/graph/replay/call_replay.h"
 
 #include <utility>
 

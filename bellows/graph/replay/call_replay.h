@@ -4,7 +4,7 @@
 #include <string>
 
 #include "bellows/graph/program/explanation.h"
-#include "bellows/graph/recording/replayed_call.h"
+#include "bellows/graph/replay/replayed_call.h"
 
 namespace bellows::graph::detail {
 
@@ -17,9 +17,7 @@ class CallReplay {
   explicit CallReplay(const ReplayOptions& options) : options_(options) {}
 
   /// Returns whether the next call is replayed unless its arguments or the tensors of the function have changed.
-  bool ready() const {
-    return call_ && identical_ >= options_.after && unverified_ + 1 < options_.verify_every;
-  }
+  bool ready() const { return call_ && identical_ >= options_.after && unverified_ + 1 < options_.verify_every; }
   /// Replays a call if possible. Requires ready().
   /// Returns: whether the call was replayed
   /// Throws:  exceptions of operators
@@ -38,7 +36,7 @@ class CallReplay {
 
   const ReplayOptions options_;
   std::unique_ptr<ReplayedCall> call_;
-  int identical_ = 0;  ///< number of consecutive calls that did the same
+  int identical_ = 0;   ///< number of consecutive calls that did the same
   int unverified_ = 0;  ///< number of replayed calls since the function last ran
   bool poison_ = false;
   bool said_ = false;  ///< a warning has been logged

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "bellows/graph/recording/call_frame.h"
-#include "bellows/graph/recording/call_notes.h"
+#include "bellows/graph/replay/call_frame.h"
+#include "bellows/graph/replay/call_notes.h"
 #include "bellows/graph/recording/dispatch_state.h"
 #include "bellows/graph/recording/geometry.h"
 #include "bellows/tap/pending_storage.h"
@@ -86,7 +86,7 @@ class ReplayedCall {
     bool written = false;
     bool lacks_content = false;  ///< each call has a new storage, which is too large to compare
     std::string content{};
-    c10::Storage constant{};     ///< set if each call has a new storage with the same content
+    c10::Storage constant{};  ///< set if each call has a new storage with the same content
   };
   /// A tensor over such a storage that exists also after the call.
   struct Watched {
@@ -106,7 +106,7 @@ class ReplayedCall {
   };
   struct RunNow {
     Node node{};
-    std::vector<Place> places{};  ///< of the tensors of all arguments
+    std::vector<Place> places{};         ///< of the tensors of all arguments
     std::vector<at::Tensor> metadata{};  ///< tensors without data for an operator that reads no data; same order
     std::vector<int> made{};  ///< for all outputs in order: the index in `now_made_`; -1 if it is no new buffer
   };
@@ -155,7 +155,7 @@ class ReplayedCall {
   std::vector<Argument> arguments_;
   std::vector<Captured> captured_;
   std::vector<Constant> constants_;
-  ska::flat_hash_map<BufferId, Place> places_;  ///< used during construction
+  ska::flat_hash_map<BufferId, Place> places_;         ///< used during construction
   std::vector<const c10::StorageImpl*> own_storages_;  ///< captured and kept storages, sorted
   std::vector<Watched> watched_;
   std::vector<RunNow> operators_;

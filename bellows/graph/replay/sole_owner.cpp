@@ -1,4 +1,4 @@
-#include "bellows/graph/recording/sole_owner.h"
+#include "bellows/graph/replay/sole_owner.h"
 
 #include <torch/csrc/autograd/variable.h>
 

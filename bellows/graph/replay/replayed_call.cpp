@@ -1,4 +1,4 @@
-#include "bellows/graph/recording/replayed_call.h"
+#include "bellows/graph/replay/replayed_call.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CPUAllocator.h>
@@ -8,7 +8,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/graph/recording/node_value.h"
-#include "bellows/graph/recording/sole_owner.h"
+#include "bellows/graph/replay/sole_owner.h"
 
 namespace bellows::graph::detail {
 namespace {
@@ -19,7 +19,8 @@ const c10::StorageImpl* address_of(const at::Tensor& tensor) {
 
 c10::Storage storage_of(const std::string& content) {
   c10::Allocator* const allocator = c10::GetCPUAllocator();
-  c10::Storage made(c10::Storage::use_byte_size_t(), content.size(), allocator->allocate(content.size()), allocator, true);
+  c10::Storage made(c10::Storage::use_byte_size_t(), content.size(), allocator->allocate(content.size()), allocator,
+                    true);
   if (!content.empty()) std::memcpy(made.mutable_data(), content.data(), content.size());
   return made;
 }
@@ -118,10 +119,9 @@ void ReplayedCall::add_operators(const CallNotes& notes) {
     for (const graph::Argument& argument : node.arguments) {
       for (const Value& value : argument.tensors) {
         if (node.op->reads_no_data)
-          one.metadata.push_back(value.buffer == no_buffer
-                                     ? at::Tensor()
-                                     : value.geometry.over(c10::Storage(tap::make_pending_storage(
-                                           value.geometry.reach(), value.geometry.device))));
+          one.metadata.push_back(value.buffer == no_buffer ? at::Tensor()
+                                                           : value.geometry.over(c10::Storage(tap::make_pending_storage(
+                                                                 value.geometry.reach(), value.geometry.device))));
         else
           one.places.push_back(place_of(value.buffer, notes));
       }
@@ -208,9 +208,9 @@ Refusal ReplayedCall::add_kept(const CallNotes& notes) {
   }
   for (const auto& [buffer, made] : notes.made_now) {
     const auto found = places_.find(buffer);
-    const bool returned = found != places_.end() &&
-                          std::any_of(returned_.begin(), returned_.end(),
-                                      [&](const Returned& one) { return one.place == found->second; });
+    const bool returned =
+        found != places_.end() && std::any_of(returned_.begin(), returned_.end(),
+                                              [&](const Returned& one) { return one.place == found->second; });
     if (!made.storage.expired() && !returned) return {made.op, "the function keeps a reference to its result"};
   }
   return {};
@@ -257,8 +257,8 @@ Refusal ReplayedCall::difference_from(const ReplayedCall& earlier) const {
     return a.place == b.place && a.defined == b.defined && a.same == b.same && a.argument == b.argument &&
            a.geometry == b.geometry;
   };
-  if (lengths_ != earlier.lengths_ || !std::equal(returned_.begin(), returned_.end(), earlier.returned_.begin(),
-                                                  earlier.returned_.end(), same_result))
+  if (lengths_ != earlier.lengths_ ||
+      !std::equal(returned_.begin(), returned_.end(), earlier.returned_.begin(), earlier.returned_.end(), same_result))
     return {"", "the returned tensors differ between calls"};
   for (const Kept& kept : earlier.kept_) {
     if (!kept.storage.expired()) return {"", "a result of the previous call is still referenced"};
@@ -268,7 +268,8 @@ Refusal ReplayedCall::difference_from(const ReplayedCall& earlier) const {
 
 /// Returns a refusal if each call has a new large input that is no argument.
 Refusal ReplayedCall::large_input() const {
-  const bool any = std::any_of(captured_.begin(), captured_.end(), [](const Captured& one) { return one.lacks_content; });
+  const bool any =
+      std::any_of(captured_.begin(), captured_.end(), [](const Captured& one) { return one.lacks_content; });
   return any ? different_input : Refusal();
 }
 
@@ -350,7 +351,8 @@ bool ReplayedCall::overlaps(const CallStart& start) const {
   std::vector<const c10::StorageImpl*> all(own_storages_.begin(), own_storages_.end());
   const size_t own = all.size();
   for (size_t i = 0; i < arguments_.size(); ++i) {
-    if (arguments_[i].defined && arguments_[i].first == static_cast<int>(i)) all.push_back(address_of(*start.arguments[i]));
+    if (arguments_[i].defined && arguments_[i].first == static_cast<int>(i))
+      all.push_back(address_of(*start.arguments[i]));
   }
   for (size_t i = own; i < all.size(); ++i) {
     if (all[i]->allocator()) continue;  // memory of libtorch belongs to one storage only
@@ -501,8 +503,7 @@ void ReplayedCall::increase_versions(const CallStart& start) {
 /// program runs.
 void ReplayedCall::release_kept() {
   for (const Kept& one : kept_) {
-    if (const auto storage = one.storage.lock())
-      storage->set_data_ptr_noswap(c10::DataPtr(nullptr, storage->device()));
+    if (const auto storage = one.storage.lock()) storage->set_data_ptr_noswap(c10::DataPtr(nullptr, storage->device()));
   }
 }
 

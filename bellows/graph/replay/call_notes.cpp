@@ -1,4 +1,4 @@
-#include "bellows/graph/recording/call_notes.h"
+#include "bellows/graph/replay/call_notes.h"
 
 #include <algorithm>
 #include <cstring>
@@ -108,8 +108,7 @@ void CallNotes::note_input(BufferId buffer, const at::Tensor& tensor) {
   c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   if (!seen_of_.emplace(&impl, seen.size()).second) return;
   const auto& counter = impl.version_counter();
-  seen.push_back(
-      {&impl, WeakTensor(tensor.getIntrusivePtr()), counter.enabled() ? counter.current_version() : 0});
+  seen.push_back({&impl, WeakTensor(tensor.getIntrusivePtr()), counter.enabled() ? counter.current_version() : 0});
 }
 
 void CallNotes::note_pending(BufferId buffer, const at::Tensor& tensor) {
@@ -159,7 +158,8 @@ void CallNotes::note_ran_now(const Node& node, std::span<const c10::IValue> argu
 void CallNotes::note_content(BufferId buffer, const at::Tensor& tensor, const OperatorFacts& op) {
   if (!tensor.is_cpu()) return refuse(op.name, "a tensor is not on the CPU");
   const c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
-  if (is_uninitialized(op) && storage.nbytes() > 0) std::memset(data_of(storage), poison_ ? 0xA5 : 0x5A, storage.nbytes());
+  if (is_uninitialized(op) && storage.nbytes() > 0)
+    std::memset(data_of(storage), poison_ ? 0xA5 : 0x5A, storage.nbytes());
   made_now.at(buffer).hash = hash_of(storage);
 }
 
