@@ -131,13 +131,14 @@ Row measure(const Work& work, const Options& options) {
     close = close && at::allclose(replayed(work.input), expected) && at::allclose(followed(work.input), expected);
   }
   TORCH_CHECK(replayed.explain().replayed_calls > 0, "replay: no call was replayed.\n", replayed.explain().to_text());
+  // Windows are short, because the other sides take up to 50 times as long.
   const Comparison all = compare({timed_contestant("replayed", [&] { replayed(work.input); }),
                                   timed_contestant("followed", [&] { followed(work.input); }),
                                   timed_contestant("plain", [&] { plain(work.input); })},
-                                 {.window_s = options.quick ? 0.1 : 0.5, .windows = options.quick ? 5 : 15});
+                                 {.window_s = options.quick ? 0.005 : 0.01, .windows = options.quick ? 5 : 15});
   Row row = time_row(work.name, "time per call", "us", all, close);
   const auto operators = static_cast<double>(replayed.graphs().at(0).nodes.size());
-  const int calls = options.quick ? 200 : 1000;
+  const int calls = options.quick ? 100 : 300;
   const double added_replayed = 1e6 * added_s(work, {.after = 3, .verify_every = 1 << 30}, calls),
                added_followed = 1e6 * added_s(work, {}, calls);
   row.note = c10::str(operators, " operators; added to the program: replayed ", added_replayed, " us (",

@@ -648,6 +648,25 @@ TEST(Replay, ErrorsOfAReplayedProgram) {
   EXPECT_EQ(compiled.explain().replayed_calls, 6);
 }
 
+TEST(Replay, AnExceptionOfTheFunctionInAVerificationCall) {
+  bool throws = false;
+  const auto compiled = compile(
+      [&](const at::Tensor& x) {
+        const at::NoGradGuard no_grad;
+        if (throws) throw std::domain_error("the user's own");
+        return x.tanh();
+      },
+      {.exact = true, .replay = {.after = 2, .verify_every = 3}});
+  const at::Tensor x = torch::randn({4});
+  for (int call = 0; call < 5; ++call) compiled(x);
+  ASSERT_EQ(compiled.explain().replayed_calls, 2) << compiled.explain().to_text();
+  throws = true;
+  for (int call = 0; call < 3; ++call) EXPECT_THROW(compiled(x), std::domain_error);
+  throws = false;
+  for (int call = 0; call < 4; ++call) EXPECT_TRUE(same_bits(compiled(x), x.tanh()));
+  EXPECT_EQ(compiled.explain().replayed_calls, 4) << compiled.explain().to_text();
+}
+
 TEST(Replay, TwoThreads) {
   nn::Sequential net = mlp();
   const auto body = [&](const at::Tensor& x) {

@@ -8,9 +8,9 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/core/mutex.h"
-#include "bellows/graph/replay/call_replay.h"
 #include "bellows/graph/recording/plain_calls.h"
 #include "bellows/graph/recording/replay_guard.h"
+#include "bellows/graph/replay/call_replay.h"
 #include "bellows/tap/op_tap.h"
 
 namespace bellows::graph {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "bellows/graph/program/explanation.h"
-#include "bellows/graph/replay/call_frame.h"
 #include "bellows/graph/recording/graph.h"
+#include "bellows/graph/replay/call_frame.h"
 
 namespace bellows::graph {
 

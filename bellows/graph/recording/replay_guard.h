@@ -4,12 +4,12 @@
 #include <vector>
 
 #include "bellows/core/mutex.h"
-#include "bellows/graph/replay/call_notes.h"
 #include "bellows/graph/recording/interpreter.h"
 #include "bellows/graph/recording/match.h"
 #include "bellows/graph/recording/record.h"
 #include "bellows/graph/recording/recording_tree.h"
 #include "bellows/graph/recording/region.h"
+#include "bellows/graph/replay/call_notes.h"
 #include "bellows/tap/deferral.h"
 #include "bellows/tap/op_tap.h"
 #include "bellows/tap/pending_storage.h"

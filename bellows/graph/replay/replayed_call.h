@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "bellows/graph/replay/call_frame.h"
-#include "bellows/graph/replay/call_notes.h"
 #include "bellows/graph/recording/dispatch_state.h"
 #include "bellows/graph/recording/geometry.h"
+#include "bellows/graph/replay/call_frame.h"
+#include "bellows/graph/replay/call_notes.h"
 #include "bellows/tap/pending_storage.h"
 
 namespace bellows::graph::detail {
