@@ -42,6 +42,7 @@ class Layouts {
   bool average_pool_backward(int at);
   bool concatenate(int at);
   bool linear(int at);
+  bool batched_product(int at);
   bool follow(int at);
   void keep(int at);
   void drop_unread_constants();

@@ -13,6 +13,7 @@ struct OnednnReport {
   int convolutions = 0;  ///< convolutions; forward and each gradient are counted separately
   int norms = 0, pools = 0;
   int linears = 0;
+  int matmuls = 0;   ///< batched matmuls
   int followed = 0;  ///< operators that work directly on channels-last images
   int fused = 0;     ///< operators that became part of a convolution or linear
   int reorders = 0;  ///< copies to a different memory order that every call makes
@@ -28,7 +29,8 @@ bool has_onednn();
 /// this order. If any other operator reads such an image, the image is copied to its original order once. Weights are
 /// packed for each primitive. Constant weights are packed once in advance, and all other weights are packed in each
 /// call. Linears with constant weights also become primitives, including the activations and additions that follow
-/// them.
+/// them. Batched matmuls (bmm) become primitives if their left matrices are not transposed, or if the processor is not
+/// from Intel; otherwise libtorch's matmuls are as fast.
 /// Params:   program – must be in functional form (graph/passes/functionalize.h) and not have groups yet. Batch norms
 ///                     in evaluation mode must have the form that the pass "evaluation" produces
 /// Numerics: sums are computed in a different order than in libtorch. Compared with fp64, errors of convolutions are at
