@@ -275,8 +275,8 @@ std::shared_ptr<graph::Executable> CpuBackend::prepare(graph::Program program, s
   return executable;
 }
 
-// After a stop request, the compiler gets some more time: with its program, this call gives the same bits as it would
-// give in a run that is not stopped.
+// After a stop request, the compiler gets some more time: with its program, the results of this call are bit-identical to
+// those of a run that is not stopped.
 void CpuBackend::wait_for(const Swapped& executable, std::stop_source& cancel) {
   using Clock = std::chrono::steady_clock;
   std::optional<Clock::time_point> last;

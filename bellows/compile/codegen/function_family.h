@@ -11,7 +11,7 @@ namespace bellows::compile_detail {
 
 /// The generated functions of programs with the same operators. Where functions of two programs differ only in sizes or
 /// constants, these numbers become arguments, so that later programs with other sizes need no compiler.
-/// Numerics: a function computes the same bits whether its numbers are literals or arguments
+/// Numerics: results are bit-identical whether numbers are literals or arguments
 class FunctionFamily {
  public:
   /// Adapts the functions of a new program. The first program of a family keeps literals, which are faster.

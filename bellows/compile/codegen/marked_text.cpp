@@ -17,8 +17,8 @@ bool has_vector_sums(const std::string& text) {
   return text.find("reduction(+") != std::string::npos || text.find("reduction(*") != std::string::npos;
 }
 
-/// Declares a size. The order of a sum can depend on what the compiler knows about the sizes of its loop, so for sums,
-/// the compiler does not see whether a size is a literal.
+/// Declares a size. The compiler may add numbers in another order if a size is a literal. In functions with sums, it
+/// therefore does not see whether a size is a literal.
 std::string declaration(size_t size, const std::string& value, bool hidden) {
   const std::string name = c10::str("d", size);
   if (!hidden) return c10::str("const i64 ", name, " = ", value, ";\n");
