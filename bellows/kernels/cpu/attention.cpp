@@ -16,32 +16,45 @@
 HWY_BEFORE_NAMESPACE();
 namespace bellows::kernels::HWY_NAMESPACE {
 
-/// Calls step(load, store, i) for all vectors of a row. Lanes after the last column are loaded as `rest` and not stored.
+/// A whole vector of a row that has no padding.
+struct WholeVector {
+  HWY_INLINE hn::Vec<Full> load(const float* from) const { return hn::LoadU(Full(), from); }
+  HWY_INLINE void store(hn::Vec<Full> values, float* to) const { hn::StoreU(values, Full(), to); }
+  HWY_INLINE hn::Vec<Full> only(hn::Vec<Full> values, hn::Vec<Full> /*rest*/) const { return values; }
+};
+/// The last vector of a row. Values after the last column are loaded as 0 and not stored.
+struct LastVector {
+  hn::Mask<Full> some;
+  HWY_INLINE hn::Vec<Full> load(const float* from) const { return hn::MaskedLoad(some, Full(), from); }
+  HWY_INLINE void store(hn::Vec<Full> values, float* to) const { hn::BlendedStore(values, some, Full(), to); }
+  HWY_INLINE hn::Vec<Full> only(hn::Vec<Full> values, hn::Vec<Full> rest) const {
+    return hn::IfThenElse(some, values, rest);
+  }
+};
+
+/// Calls step(vector, i) for all vectors of a row.
 template <class Step>
 HWY_INLINE void for_vectors(int64_t columns, const Step& step) {
   const Full d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
-  for (; i + lanes <= columns; i += lanes) {
-    step([&](const float* from, auto) HWY_ATTR { return hn::LoadU(d, from + i); },
-         [&](auto values, float* to) HWY_ATTR { hn::StoreU(values, d, to + i); });
-  }
-  if (i == columns) return;
-  const auto some = hn::FirstN(d, static_cast<size_t>(columns - i));
-  step([&](const float* from, auto rest)
-           HWY_ATTR { return hn::IfThenElse(some, hn::MaskedLoad(some, d, from + i), rest); },
-       [&](auto values, float* to) HWY_ATTR { hn::BlendedStore(values, some, d, to + i); });
+  for (; i + lanes <= columns; i += lanes) step(WholeVector(), i);
+  if (i < columns) step(LastVector{hn::FirstN(d, static_cast<size_t>(columns - i))}, i);
 }
+
+// The functions below change rows `x` of logits or gradients, which are padded to whole vectors. Masked stores to such a
+// row would delay the loads that follow.
 
 /// Applies a masking step to a row.
 template <bool adds>
 HWY_INLINE void mask_row(const AttentionMask& mask, int64_t i, int64_t row, int64_t columns, float* x) {
+  const Full d;
   if (adds && mask.added.data) {
     const float* const added = mask.added.at(i) + row * mask.added.row;
     if (mask.added.column == 1) {
-      const auto zero = hn::Zero(Full());
-      for_vectors(columns,
-                  [&](auto load, auto store) HWY_ATTR { store(hn::Add(load(x, zero), load(added, zero)), x); });
+      for_vectors(columns, [&](auto vector, int64_t c) HWY_ATTR {
+        hn::StoreU(hn::Add(hn::LoadU(d, x + c), vector.load(added + c)), d, x + c);
+      });
     } else {
       for (int64_t c = 0; c < columns; ++c) x[c] += added[c * mask.added.column];
     }
@@ -51,46 +64,61 @@ HWY_INLINE void mask_row(const AttentionMask& mask, int64_t i, int64_t row, int6
   }
 }
 
-HWY_INLINE void softmax_row(int64_t columns, float* x) {
+/// Params: weights – receives the result before dropout; may be null
+///         dropout – factors of the result; may be null
+HWY_INLINE void softmax_row(int64_t columns, float* x, float* weights, const float* dropout) {
   const Full d;
   const auto lowest = hn::Set(d, -HUGE_VALF);
   auto largest = lowest;
-  for_vectors(columns, [&](auto load, auto) HWY_ATTR { largest = hn::Max(largest, load(x, lowest)); });
+  for_vectors(columns, [&](auto vector, int64_t c)
+                           HWY_ATTR { largest = hn::Max(largest, vector.only(hn::LoadU(d, x + c), lowest)); });
   const auto shift = hn::MaxOfLanes(d, largest);
   auto sums = hn::Zero(d);
-  for_vectors(columns, [&](auto load, auto store) HWY_ATTR {
-    // Highway's exponential treats NaN as a very small number. Lanes after the last column must add 0.
-    const auto distance = hn::Sub(load(x, lowest), shift);
+  for_vectors(columns, [&](auto vector, int64_t c) HWY_ATTR {
+    // Highway's exponential treats NaN as a very small number. Lanes after the last column add 0.
+    const auto distance = hn::Sub(vector.only(hn::LoadU(d, x + c), lowest), shift);
     const auto power = hn::IfThenElse(hn::IsNaN(distance), distance, hn::Exp(d, distance));
-    store(power, x);
+    hn::StoreU(power, d, x + c);
     sums = hn::Add(sums, power);
   });
-  const auto factor = hn::Set(d, 1 / hn::GetLane(hn::SumOfLanes(d, sums)));
-  for_vectors(columns, [&](auto load, auto store) HWY_ATTR { store(hn::Mul(load(x, lowest), factor), x); });
+  const auto factor = hn::Div(hn::Set(d, 1), hn::SumOfLanes(d, sums));
+  for_vectors(columns, [&](auto vector, int64_t c) HWY_ATTR {
+    auto weight = hn::Mul(hn::LoadU(d, x + c), factor);
+    if (weights) vector.store(weight, weights + c);
+    if (dropout) weight = hn::Mul(weight, vector.load(dropout + c));
+    hn::StoreU(weight, d, x + c);
+  });
 }
 
-HWY_INLINE void drop_row(const float* dropout, int64_t columns, const float* from, float* to) {
-  const auto zero = hn::Zero(Full());
-  for_vectors(columns,
-              [&](auto load, auto store) HWY_ATTR { store(hn::Mul(load(from, zero), load(dropout, zero)), to); });
-}
-
-/// Computes the gradient of the logits from the gradient of the weights, in place.
-HWY_INLINE void softmax_backward_row(const float* weights, int64_t columns, float* gradient) {
+/// Computes the gradient of the logits from the gradient of the attention weights.
+/// Params: dropout – factors of the weights; may be null
+///         dropped – padded; receives the weights after dropout
+HWY_INLINE void softmax_backward_row(int64_t columns, float* x, const float* weights, const float* dropout,
+                                     float* dropped, float scale) {
   const Full d;
-  const auto zero = hn::Zero(d);
-  auto sums = zero;
-  for_vectors(columns,
-              [&](auto load, auto) HWY_ATTR { sums = hn::MulAdd(load(gradient, zero), load(weights, zero), sums); });
-  const auto mean = hn::SumOfLanes(d, sums);
-  for_vectors(columns, [&](auto load, auto store) HWY_ATTR {
-    store(hn::Mul(hn::Sub(load(gradient, zero), mean), load(weights, zero)), gradient);
+  auto sums = hn::Zero(d);
+  for_vectors(columns, [&](auto vector, int64_t c) HWY_ATTR {
+    auto gradient = hn::LoadU(d, x + c);
+    const auto weight = vector.load(weights + c);
+    if (dropout) {
+      const auto factor = vector.load(dropout + c);
+      gradient = hn::Mul(gradient, factor);
+      hn::StoreU(gradient, d, x + c);
+      hn::StoreU(hn::Mul(weight, factor), d, dropped + c);
+    }
+    sums = hn::MulAdd(gradient, weight, sums);
+  });
+  const auto mean = hn::SumOfLanes(d, sums), factor = hn::Set(d, scale);
+  for_vectors(columns, [&](auto vector, int64_t c) HWY_ATTR {
+    const auto weight = hn::Mul(vector.load(weights + c), factor);
+    hn::StoreU(hn::Mul(hn::Sub(hn::LoadU(d, x + c), mean), weight), d, x + c);
   });
 }
 
 HWY_INLINE void scale_row(float factor, int64_t columns, float* x) {
-  const auto by = hn::Set(Full(), factor);
-  for_vectors(columns, [&](auto load, auto store) HWY_ATTR { store(hn::Mul(load(x, by), by), x); });
+  const Full d;
+  for_vectors(columns, [&](auto, int64_t c)
+                           HWY_ATTR { hn::StoreU(hn::Mul(hn::LoadU(d, x + c), hn::Set(d, factor)), d, x + c); });
 }
 
 /// Divides the memory of a thread's buffer.
@@ -125,25 +153,21 @@ HWY_INLINE Matrix<const float> transposed(Matrix<const float> matrix) {
 void forward_rows(const AttentionForward& args, int64_t i, int64_t first, int64_t last) {
   const Attention& of = args.of;
   const int64_t block = block_rows(of), keys = Parts::padded(tiles_size(of.width, of.columns)),
-                values = Parts::padded(tiles_size(of.columns, of.value_width)),
-                logits = Parts::padded(block * of.columns);
-  Parts parts(keys + values + logits);
+                values = Parts::padded(tiles_size(of.columns, of.value_width)), stride = padded_columns(of.columns);
+  Parts parts(keys + values + block * stride);
   const Tiles key = make_tiles(matrix_of(of.key, i), of.width, of.columns, parts.take(keys)),
               value = make_tiles(matrix_of(of.value, i), of.columns, of.value_width, parts.take(values));
-  float* const buffer = parts.take(logits);
+  float* const logits = parts.take(block * stride);
   for (int64_t row = first; row < last; row += block) {
     const int64_t rows = std::min(block, last - row);
-    float* const weights = args.weights ? args.weights + (i * of.rows + row) * of.columns : buffer;
-    float* const dropped = of.dropout.data ? buffer : weights;
-    multiply(matrix_of(of.query, i, row), rows, key, {of.scale, false, weights, of.columns});
+    multiply(matrix_of(of.query, i, row), rows, key, {of.scale, false, logits, stride, true});
     for (int64_t r = 0; r < rows; ++r) {
-      float* const x = weights + r * of.columns;
+      float* const x = logits + r * stride;
       for (const AttentionMask& mask : args.masks) mask_row<true>(mask, i, row + r, of.columns, x);
-      softmax_row(of.columns, x);
-      if (of.dropout.data)
-        drop_row(of.dropout.at(i) + (row + r) * of.dropout.row, of.columns, x, dropped + r * of.columns);
+      softmax_row(of.columns, x, args.weights ? args.weights + (i * of.rows + row + r) * of.columns : nullptr,
+                  of.dropout.data ? of.dropout.at(i) + (row + r) * of.dropout.row : nullptr);
     }
-    multiply({dropped, of.columns, 1}, rows, value,
+    multiply({logits, stride, 1}, rows, value,
              {1, false, args.result + (i * of.rows + row) * of.value_width, of.value_width});
   }
 }
@@ -151,23 +175,21 @@ void forward_rows(const AttentionForward& args, int64_t i, int64_t first, int64_
 /// The gradients of one block of rows.
 struct BackwardBlock {
   int64_t i, row, rows;
+  int64_t stride;  ///< of the rows of `logits` and `dropped`
   const float* weights;
   float *logits, *dropped, *packed;
 };
 
 HWY_INLINE void gradients_of_logits(const AttentionBackward& args, const BackwardBlock& block) {
   const Attention& of = args.of;
+  const float scale = args.masks.empty() ? of.scale : 1;
   for (int64_t r = 0; r < block.rows; ++r) {
-    float* const x = block.logits + r * of.columns;
-    const float* const weights = block.weights + r * of.columns;
-    if (of.dropout.data) {
-      const float* const dropout = of.dropout.at(block.i) + (block.row + r) * of.dropout.row;
-      drop_row(dropout, of.columns, x, x);
-      drop_row(dropout, of.columns, weights, block.dropped + r * of.columns);
-    }
-    softmax_backward_row(weights, of.columns, x);
+    float* const x = block.logits + r * block.stride;
+    softmax_backward_row(of.columns, x, block.weights + r * of.columns,
+                         of.dropout.data ? of.dropout.at(block.i) + (block.row + r) * of.dropout.row : nullptr,
+                         block.dropped + r * block.stride, scale);
     for (const AttentionMask& mask : args.masks) mask_row<false>(mask, block.i, block.row + r, of.columns, x);
-    if (of.scale != 1) scale_row(of.scale, of.columns, x);
+    if (scale != of.scale) scale_row(of.scale, of.columns, x);
   }
 }
 
@@ -176,18 +198,19 @@ HWY_INLINE void add_gradients(const AttentionBackward& args, const BackwardBlock
   const int64_t i = block.i;
   const bool adds = block.row > 0;
   if (args.query_gradient) {
-    multiply({block.logits, of.columns, 1}, block.rows, key,
+    multiply({block.logits, block.stride, 1}, block.rows, key,
              {1, false, args.query_gradient + (i * of.rows + block.row) * of.width, of.width});
   }
   if (args.key_gradient) {
-    const Tiles logits = make_tiles({block.logits, of.columns, 1}, block.rows, of.columns, block.packed);
+    const Tiles logits{{block.logits, block.stride, 1}, block.rows, of.columns, nullptr, true};
     multiply(transposed(matrix_of(of.query, i, block.row)), of.width, logits,
              {1, adds, args.key_gradient + i * of.width * of.columns, of.columns});
   }
   if (args.value_gradient) {
     const Tiles gradient = make_tiles(matrix_of(args.gradient, i, block.row), block.rows, of.value_width, block.packed);
-    const float* const weights = of.dropout.data ? block.dropped : block.weights;
-    multiply({weights, 1, of.columns}, of.columns, gradient,
+    const Matrix<const float> weights = of.dropout.data ? Matrix<const float>{block.dropped, block.stride, 1}
+                                                        : Matrix<const float>{block.weights, of.columns, 1};
+    multiply(transposed(weights), of.columns, gradient,
              {1, adds, args.value_gradient + i * of.columns * of.value_width, of.value_width});
   }
 }
@@ -195,22 +218,23 @@ HWY_INLINE void add_gradients(const AttentionBackward& args, const BackwardBlock
 void backward_matrix(const AttentionBackward& args, int64_t i) {
   const Attention& of = args.of;
   const int64_t block = block_rows(of), keys = Parts::padded(tiles_size(of.columns, of.width)),
-                values = Parts::padded(tiles_size(of.value_width, of.columns)),
-                logits = Parts::padded(block * of.columns),
-                packed = Parts::padded(std::max(tiles_size(block, of.columns), tiles_size(block, of.value_width)));
-  Parts parts(keys + values + 2 * logits + packed);
+                values = Parts::padded(tiles_size(of.value_width, of.columns)), stride = padded_columns(of.columns),
+                packed = Parts::padded(tiles_size(block, of.value_width));
+  Parts parts(keys + values + 2 * block * stride + packed);
   const Tiles key = make_tiles(transposed(matrix_of(of.key, i)), of.columns, of.width, parts.take(keys)),
               value = make_tiles(transposed(matrix_of(of.value, i)), of.value_width, of.columns, parts.take(values));
-  float *const buffer = parts.take(logits), *const dropped = parts.take(logits), *const rest = parts.take(packed);
+  float *const logits = parts.take(block * stride), *const dropped = parts.take(block * stride),
+               *const rest = parts.take(packed);
   for (int64_t row = 0; row < of.rows; row += block) {
     const BackwardBlock now{.i = i,
                             .row = row,
                             .rows = std::min(block, of.rows - row),
+                            .stride = stride,
                             .weights = args.weights + (i * of.rows + row) * of.columns,
-                            .logits = buffer,
+                            .logits = logits,
                             .dropped = dropped,
                             .packed = rest};
-    multiply(matrix_of(args.gradient, i, row), now.rows, value, {1, false, now.logits, of.columns});
+    multiply(matrix_of(args.gradient, i, row), now.rows, value, {1, false, now.logits, stride, true});
     gradients_of_logits(args, now);
     add_gradients(args, now, key);
   }

@@ -118,9 +118,18 @@ struct Tiles {
   Matrix<const float> plain;
   int64_t inner, columns;
   const float* packed;
+  bool padded = false;  ///< the rows of `plain` have padded_columns()
 
-  HWY_INLINE bool is_packed(int64_t left, int64_t width) const { return plain.column != 1 || left < width; }
+  HWY_INLINE bool is_packed(int64_t left, int64_t width) const {
+    return plain.column != 1 || (left < width && !padded);
+  }
 };
+
+/// Number of columns of a row in which all tiles are complete.
+HWY_INLINE int64_t padded_columns(int64_t columns) {
+  const auto width = 2 * static_cast<int64_t>(hn::Lanes(Full()));
+  return (columns + width - 1) / width * width;
+}
 
 /// Number of floats that make_tiles() may write.
 HWY_INLINE int64_t tiles_size(int64_t inner, int64_t columns) {
@@ -146,6 +155,7 @@ struct Target {
   bool adds;  ///< to the values that are there
   float* data;
   int64_t row;
+  bool padded = false;  ///< rows have padded_columns(), and values after the last column may be written
 };
 
 /// Computes some rows of c = factor · a · b. Rows are the outer loop, so that they are written in order.
@@ -153,7 +163,8 @@ template <int rows>
 HWY_NOINLINE void multiply_rows(Matrix<const float> a, const Tiles& b, const Target& c) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(Full()));
   for (int64_t column = 0; column < b.columns;) {
-    const int64_t left = b.columns - column, width = tile_width(left), count = std::min(left, width);
+    const int64_t left = b.columns - column, width = tile_width(left);
+    const int64_t count = c.padded ? width : std::min(left, width);
     const bool packed = b.is_packed(left, width);
     const float* const from = packed ? b.packed + column * b.inner : b.plain.data + column;
     const int64_t b_row = packed ? width : b.plain.row;
@@ -174,7 +185,7 @@ HWY_INLINE void multiply(Matrix<const float> a, int64_t rows, const Tiles& b, co
   const auto take = [&](auto count) HWY_ATTR {
     for (; row + count <= rows; row += count) {
       multiply_rows<decltype(count)::value>({a.data + row * a.row, a.row, a.column}, b,
-                                            {c.factor, c.adds, c.data + row * c.row, c.row});
+                                            {c.factor, c.adds, c.data + row * c.row, c.row, c.padded});
     }
   };
   take(std::integral_constant<int, tile_rows>());
