@@ -221,7 +221,9 @@ void backward_matrix(const AttentionBackward& args, int64_t i) {
                 values = Parts::padded(tiles_size(of.value_width, of.columns)), stride = padded_columns(of.columns),
                 packed = Parts::padded(tiles_size(block, of.value_width));
   Parts parts(keys + values + 2 * block * stride + packed);
-  const Tiles key = make_tiles(transposed(matrix_of(of.key, i)), of.columns, of.width, parts.take(keys)),
+  const Tiles key = args.query_gradient
+                        ? make_tiles(transposed(matrix_of(of.key, i)), of.columns, of.width, parts.take(keys))
+                        : Tiles(),
               value = make_tiles(transposed(matrix_of(of.value, i)), of.value_width, of.columns, parts.take(values));
   float *const logits = parts.take(block * stride), *const dropped = parts.take(block * stride),
                *const rest = parts.take(packed);
