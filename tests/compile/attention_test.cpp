@@ -32,7 +32,7 @@ int times(const std::string& text, const std::string& kernel) {
 /// Calls a compiled function until it is followed; returns what the last call left.
 Counted compiled(const std::function<Tensors()>& function, const BackendOptions& options = {}) {
   const auto backend = std::make_shared<CpuBackend>(options);
-  graph::Region region({.backend = backend, .record_deferred = true});
+  graph::Region region({.record_deferred = true, .backend = backend});
   Counted made;
   for (int call = 0; call < 4; ++call) {
     torch::manual_seed(call);
