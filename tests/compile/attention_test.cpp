@@ -20,13 +20,12 @@ struct Counted {
   std::string text;
 };
 
+/// Returns how many kernels of this name the last program has.
 int times(const std::string& text, const std::string& kernel) {
-  const std::string row = " × " + kernel;
-  for (size_t at = text.rfind(row); at != std::string::npos; at = std::string::npos) {
-    const size_t end = text.find('\n', at), start = text.rfind('\n', at);
-    if (text.substr(at, end - at) == row) return std::stoi(text.substr(start + 1, at - start - 1));
-  }
-  return 0;
+  const size_t at = text.rfind(" × " + kernel + "\n");
+  if (at == std::string::npos) return 0;
+  const size_t start = text.rfind('\n', at) + 1;
+  return std::stoi(text.substr(start, at - start));
 }
 
 /// Calls a compiled function until it is followed; returns what the last call left.
@@ -180,8 +179,7 @@ TEST(AttentionKernels, OfLibtorchsLayers) {
   Tensor padding = torch::zeros({3, 9}, at::kBool);
   padding[1][8] = true;
   for (const double dropout : {0.0, 0.1}) {
-    const nn::TransformerEncoderLayer layer(
-        nn::TransformerEncoderLayerOptions(32, 4).dropout(dropout).dim_feedforward(48));
+    nn::TransformerEncoderLayer layer(nn::TransformerEncoderLayerOptions(32, 4).dropout(dropout).dim_feedforward(48));
     for (const Tensor& with : {Tensor(), mask}) {
       for (const Tensor& pad : {Tensor(), padding}) {
         const auto step = [&]() -> Tensors {
