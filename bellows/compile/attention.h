@@ -7,9 +7,10 @@ namespace bellows::compile_detail {
 /// Replaces the operators of attention in training with two kernels, which keep the logits of a head in the cache:
 /// - forward: bmm, scaling, masks (added, masked_fill, where), softmax, multiplication by a dropout mask, bmm
 /// - backward: the gradients of these operators
-/// The forward kernel stores the softmax result if another instruction reads it, such as the backward kernel. Dropout is
-/// never stored. An attention stays unfused if another value between the two matmuls is read elsewhere or is an output,
-/// if it is not fp32, or if it has more than 1024 keys or heads wider than 256.
+/// The forward kernel stores the softmax result if another instruction reads it, such as the backward kernel. The
+/// weights after dropout are never stored. These attentions stay unfused: attention whose other values between the two
+/// matmuls are read elsewhere or are outputs; attention in other dtypes than fp32; and attention with more than 1024
+/// keys or heads wider than 256.
 /// Numerics: rtol 1e-4. Bit-identical for any number of threads. Rows without any logit are NaN, as in libtorch
 /// Threads:  thread-safe
 graph::Pass attention_kernels_pass();

@@ -543,24 +543,25 @@ OnednnReport use_onednn(graph::Program& program) {
 
 std::vector<graph::Pass> passes_with_onednn() {
   std::vector<graph::Pass> list = graph::passes();
-  graph::insert_before("loops",
-                       {.name = "onednn",
-                        .what = "runs convolutional networks, linears with known weights, and batches of matmuls on oneDNN's "
-                                "primitives",
-                        .tolerance = 1e-4,
-                        .run = [](graph::Program& program, const graph::PassOptions&) -> int64_t {
-                          const OnednnReport report = use_onednn(program);
-                          return report.convolutions + report.norms + report.pools + report.linears + report.matmuls;
-                        }},
-                       list);
+  graph::insert_before(
+      "loops",
+      {.name = "onednn",
+       .what = "runs convolutional networks, linears with known weights, and batches of matmuls on oneDNN's "
+               "primitives",
+       .tolerance = 1e-4,
+       .run = [](graph::Program& program, const graph::PassOptions&) -> int64_t {
+         const OnednnReport report = use_onednn(program);
+         return report.convolutions + report.norms + report.pools + report.linears + report.matmuls;
+       }},
+      list);
   return list;
 }
 
 std::string OnednnReport::to_text() const {
-  return c10::str("oneDNN: ", convolutions, " convolution passes, ", linears, " linears, ", matmuls, " batched matmuls, ", norms, " batch norms, ",
-                  pools, " poolings; ", fused, " operators fused into them, ", followed,
-                  " operators between them in channels-last layout; ", reorders, " reorders per call, ", packed,
-                  " in the first call only");
+  return c10::str("oneDNN: ", convolutions, " convolution passes, ", linears, " linears, ", matmuls,
+                  " batched matmuls, ", norms, " batch norms, ", pools, " poolings; ", fused,
+                  " operators fused into them, ", followed, " operators between them in channels-last layout; ",
+                  reorders, " reorders per call, ", packed, " in the first call only");
 }
 
 }  // namespace bellows::compile_detail
