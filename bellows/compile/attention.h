@@ -8,9 +8,8 @@ namespace bellows::compile_detail {
 /// - forward: bmm, scaling, masks (added, masked_fill, where), softmax, multiplication by a dropout mask, bmm
 /// - backward: the gradients of these operators
 /// The forward kernel stores the softmax result if another instruction reads it, such as the backward kernel. The
-/// weights after dropout are never stored. These attentions stay unfused: attention whose other values between the two
-/// matmuls are read elsewhere or are outputs; attention in other dtypes than fp32; and attention with more than 1024
-/// keys or heads wider than 256.
+/// weights after dropout are never stored. Attention stays unfused if its other values between the two matmuls are read
+/// elsewhere or are outputs. Other dtypes than fp32, more than 1024 keys, and heads wider than 256 stay unfused, too.
 /// Numerics: rtol 1e-4. Bit-identical for any number of threads. Rows without any logit are NaN, as in libtorch
 /// Threads:  thread-safe
 graph::Pass attention_kernels_pass();

@@ -21,7 +21,7 @@ struct Counted {
 };
 
 /// Returns how many kernels of this name the last program has.
-int times(const std::string& text, const std::string& kernel) {
+int kernels_named(const std::string& text, const std::string& kernel) {
   const size_t at = text.rfind(" × " + kernel + "\n");
   if (at == std::string::npos) return 0;
   const size_t start = text.rfind('\n', at) + 1;
@@ -29,7 +29,7 @@ int times(const std::string& text, const std::string& kernel) {
 }
 
 /// Calls a compiled function until it is followed; returns what the last call left.
-Counted compiled(const std::function<Tensors()>& function, const BackendOptions& options = {}) {
+Counted run_compiled(const std::function<Tensors()>& function, const BackendOptions& options = {}) {
   const auto backend = std::make_shared<CpuBackend>(options);
   graph::Region region({.record_deferred = true, .backend = backend});
   Counted made;
@@ -40,14 +40,14 @@ Counted compiled(const std::function<Tensors()>& function, const BackendOptions&
   made.text = backend->to_text();
   for (const char* masks : {"", " masked"}) {
     for (const char* dropout : {"", " dropout"}) {
-      made.forward += times(made.text, c10::str("attention", masks, dropout));
-      made.backward += times(made.text, c10::str("attention backward", masks, dropout));
+      made.forward += kernels_named(made.text, c10::str("attention", masks, dropout));
+      made.backward += kernels_named(made.text, c10::str("attention backward", masks, dropout));
     }
   }
   return made;
 }
 
-Tensors plain(const std::function<Tensors()>& function) {
+Tensors run_plain(const std::function<Tensors()>& function) {
   Tensors made;
   for (int call = 0; call < 4; ++call) {
     torch::manual_seed(call);
@@ -57,10 +57,10 @@ Tensors plain(const std::function<Tensors()>& function) {
 }
 
 void expect_equal(const std::function<Tensors()>& function, int forward, int backward, const std::string& what) {
-  const Counted ours = compiled(function);
+  const Counted ours = run_compiled(function);
   EXPECT_EQ(ours.forward, forward) << what << ours.text;
   EXPECT_EQ(ours.backward, backward) << what << ours.text;
-  EXPECT_LE(furthest(plain(function), ours.tensors), 10) << what;
+  EXPECT_LE(furthest(run_plain(function), ours.tensors), 10) << what;
 }
 
 /// Attention as people write it, on a packed projection.
@@ -199,17 +199,17 @@ TEST(AttentionKernels, OfLibtorchsLayers) {
 TEST(AttentionKernels, HaveTheSameBitsForEachNumberOfThreads) {
   const Handwritten one{.rows = 37, .dropout = 0.1};
   const int threads = at::get_num_threads();
-  const Counted many = compiled(one.step());
+  const Counted many = run_compiled(one.step());
   at::set_num_threads(1);
-  const Counted single = compiled(one.step());
+  const Counted single = run_compiled(one.step());
   at::set_num_threads(threads);
   EXPECT_TRUE(at::equal(many.tensors[0], single.tensors[0]));
 }
 
 TEST(AttentionKernels, AreNotUsedIfResultsMustBeExact) {
-  const Counted ours = compiled(Handwritten{.dropout = 0.1}.step(), {.exact = true});
+  const Counted ours = run_compiled(Handwritten{.dropout = 0.1}.step(), {.exact = true});
   EXPECT_EQ(ours.forward + ours.backward, 0) << ours.text;
-  const Tensors expected = plain(Handwritten{.dropout = 0.1}.step());
+  const Tensors expected = run_plain(Handwritten{.dropout = 0.1}.step());
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(ours.tensors[i], expected[i])) << i;
 }
 
