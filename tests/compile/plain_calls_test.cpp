@@ -139,10 +139,10 @@ TEST(PlainCalls, OptionsThatAskForAProgramGetOne) {
 }
 
 TEST(CostModel, WeighsTrafficAgainstDispatch) {
-  const ProgramWork recorded{.instructions = 200, .bytes = 4'000'000};
-  EXPECT_GT(expected_gain_us(recorded, {.instructions = 50, .bytes = 2'000'000}), 0);
-  EXPECT_LT(expected_gain_us(recorded, {.instructions = 50, .bytes = 3'990'000}), 0) << "hardly less traffic";
-  EXPECT_LT(expected_gain_us(recorded, {.instructions = 190, .bytes = 2'000'000}), 0) << "hardly fewer instructions";
+  const ProgramWork recorded{.instructions = 200, .traffic_us = 400};
+  EXPECT_GT(expected_gain_us(recorded, {.instructions = 50, .traffic_us = 200}), 0);
+  EXPECT_LT(expected_gain_us(recorded, {.instructions = 50, .traffic_us = 399}), 0) << "hardly less traffic";
+  EXPECT_LT(expected_gain_us(recorded, {.instructions = 190, .traffic_us = 200}), 0) << "hardly fewer instructions";
 }
 
 }  // namespace
