@@ -242,7 +242,7 @@ class Search {
 
   WrongPass find(Failure failure) const {
     auto early = comparison_.attempt({});
-    if (passes_.empty() && !early) early = std::move(failure);  // results that differ from run to run
+    if (passes_.empty() && !early) early = failure;  // results that differ from run to run
     if (early)
       return {"", c10::str("a program is wrong before the first pass: ", early->text,
                            ". The operators run without a compiled program.")};
