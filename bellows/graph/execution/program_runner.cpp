@@ -11,13 +11,12 @@
 
 #include "bellows/graph/execution/runner_memory.h"
 #include "bellows/graph/passes/functionalize.h"
+#include "bellows/graph/program/argument_value.h"
 #include "bellows/kernels/parallel.h"
 #include "bellows/tap/op_tap.h"
 
 namespace bellows::graph {
 namespace {
-
-using Kind = OperatorFacts::Kind;
 
 /// An updated value has the same memory before and after the update, or has been copied to its new place.
 Operand in_memory(const Instruction& one, Operand operand) {
@@ -206,24 +205,8 @@ class ProgramRunner::Impl {
   }
 
   c10::IValue value_of(const Instruction& one, const Instruction::Argument& argument) {
-    const auto seen = [&](const Operand& operand) { return memory_.seen(in_memory(one, operand)); };
-    switch (argument.kind) {
-      case Kind::tensor:
-        return seen(argument.operands[0]);
-      case Kind::tensor_list: {
-        c10::List<at::Tensor> list;
-        for (const Operand& operand : argument.operands) list.push_back(seen(operand));
-        return list;
-      }
-      case Kind::optional_tensor_list: {
-        c10::List<std::optional<at::Tensor>> list;
-        for (const Operand& operand : argument.operands)
-          list.push_back(operand.value == no_value ? std::nullopt : std::make_optional(seen(operand)));
-        return list;
-      }
-      default:
-        return argument.constant;
-    }
+    return detail::argument_value(argument.kind, argument.operands, argument.constant,
+                                  [&](const Operand& operand) { return memory_.seen(in_memory(one, operand)); });
   }
 
   /// Notes values that begin here, and updates by an operator that writes no argument.

@@ -5,13 +5,12 @@
 #include <unordered_map>
 
 #include "bellows/graph/passes/passes.h"
+#include "bellows/graph/program/argument_value.h"
 #include "bellows/graph/program/program_edit.h"
 #include "bellows/tap/op_tap.h"
 
 namespace bellows::graph::detail {
 namespace {
-
-using Kind = OperatorFacts::Kind;
 
 constexpr size_t small_elements = 4096;
 
@@ -57,17 +56,8 @@ class ConstantFolder {
   }
 
   c10::IValue value_of(const Instruction::Argument& argument) const {
-    if (argument.kind == Kind::tensor) return seen(argument.operands[0]);
-    if (argument.kind == Kind::tensor_list) {
-      c10::List<at::Tensor> list;
-      for (const Operand& operand : argument.operands) list.push_back(seen(operand));
-      return list;
-    }
-    if (argument.kind != Kind::optional_tensor_list) return argument.constant;
-    c10::List<std::optional<at::Tensor>> list;
-    for (const Operand& operand : argument.operands)
-      list.push_back(operand.value == no_value ? std::nullopt : std::make_optional(seen(operand)));
-    return list;
+    return argument_value(argument.kind, argument.operands, argument.constant,
+                          [&](const Operand& operand) { return seen(operand); });
   }
 
   bool fold(const Instruction& one) {

@@ -3,9 +3,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include <optional>
 #include <utility>
 
+#include "bellows/graph/program/argument_value.h"
 #include "bellows/graph/recording/graph.h"
 
 namespace bellows::graph::detail {
@@ -15,24 +15,7 @@ namespace bellows::graph::detail {
 /// Params: tensor_of – returns the tensor of a Value
 template <class TensorOf>
 c10::IValue value_of(const Argument& argument, const TensorOf& tensor_of) {
-  using Kind = OperatorFacts::Kind;
-  switch (argument.kind) {
-    case Kind::tensor:
-      return tensor_of(argument.tensors[0]);
-    case Kind::tensor_list: {
-      c10::List<at::Tensor> list;
-      for (const Value& value : argument.tensors) list.push_back(tensor_of(value));
-      return list;
-    }
-    case Kind::optional_tensor_list: {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const Value& value : argument.tensors)
-        list.push_back(value.buffer == no_buffer ? std::nullopt : std::make_optional(tensor_of(value)));
-      return list;
-    }
-    default:
-      return argument.constant;
-  }
+  return argument_value(argument.kind, argument.tensors, argument.constant, tensor_of);
 }
 
 /// Creates a tensor with a recorded geometry over another storage. The constructor of a tensor decides on its own
