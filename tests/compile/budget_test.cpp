@@ -57,18 +57,6 @@ std::vector<Network> networks() {
   return {{"mlp", mlp}, {"encoder", encoder}, {"resnet", resnet}};
 }
 
-/// As a program, but that each call waits until all that is made faster is ready.
-std::function<Program()> waiting(const std::shared_ptr<CpuBackend>& backend, const std::function<Program()>& make) {
-  return [=] {
-    Program program = make();
-    program.body = [backend, body = std::move(program.body)](int call) {
-      wait_for(*backend);
-      return body(call);
-    };
-    return program;
-  };
-}
-
 struct Kept final : LogSink {
   void write(LogLevel level, std::string_view message) override {
     if (level == LogLevel::warn) warnings.emplace_back(message);

@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <cmath>
+#include <functional>
+#include <memory>
 #include <thread>
 
 #include "bellows/compile/backend.h"
@@ -15,6 +17,19 @@ using graph::testing::Tensors;
 template <class Maker>
 void wait_for(const Maker& maker) {
   while (!maker.ready()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+}
+
+/// Returns the same program, but each call waits until everything that is made faster is ready.
+inline std::function<graph::testing::Program()> waiting(const std::shared_ptr<CpuBackend>& backend,
+                                                        const std::function<graph::testing::Program()>& make) {
+  return [=] {
+    graph::testing::Program program = make();
+    program.body = [backend, body = std::move(program.body)](int call) {
+      wait_for(*backend);
+      return body(call);
+    };
+    return program;
+  };
 }
 
 /// How far a tensor is from what is expected, in units of 1e-5 of the largest value and of 1e-5; of other types or sizes, or with other

@@ -19,18 +19,6 @@ using graph::testing::Region;
                                                                            : "seed=20261123 max_success=30 max_size=60",
                                                0);
 
-/// As a program, but that each call waits until all that is made faster is ready.
-std::function<Program()> waiting(const std::shared_ptr<CpuBackend>& backend, const std::function<Program()>& make) {
-  return [=] {
-    Program program = make();
-    program.body = [backend, body = std::move(program.body)](int call) {
-      wait_for(*backend);
-      return body(call);
-    };
-    return program;
-  };
-}
-
 // Branches on data are left out, as rounding may take another one. A quarter runs without what changes bits.
 RC_GTEST_PROP(GeneratedPrograms, LeaveNearlyTheSameValues, ()) {
   const auto instructions =
