@@ -6,11 +6,9 @@ compile and compile_all."""
 
 import contextlib
 import io
-import logging
 import os
 import tempfile
 import time
-import warnings
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +16,7 @@ import torchvision
 from transformers import BertConfig, BertForSequenceClassification
 
 from formula_weights import labels, set_formula_weights, uniform
-from protocol import serve
+from protocol import compile_from_nothing, serve
 from unet import UNet
 
 CLASSES, LR, MOMENTUM, SAMPLES = 10, 1e-3, 0.9, 8
@@ -141,12 +139,7 @@ def step(task, tool, net, x):
 
 
 def main():
-    # Code in the cache would hide the compile time.
-    own = tempfile.TemporaryDirectory()
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = own.name
-    warnings.filterwarnings("ignore")
-    for noisy in ("torch.onnx", "onnxscript", "torch._inductor", "torch._dynamo"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    own = compile_from_nothing("torch.onnx", "onnxscript", "torch._inductor", "torch._dynamo")  # until the peer ends
     chosen = []
 
     def made(task):

@@ -4,18 +4,14 @@ the losses of the first five steps, or with -1 if the program is not written her
 dtypes fp32 and bf16. Modules and data are created in the order of the C++ programs, so equal seeds give equal values."""
 
 import contextlib
-import logging
 import math
-import os
-import tempfile
 import time
-import warnings
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from protocol import serve
+from protocol import compile_from_nothing, serve
 
 WORDS = 2000
 
@@ -328,12 +324,7 @@ def step_of(name, tool, dtype):
 
 
 def main():
-    # Code in the cache would hide the compile time.
-    own = tempfile.TemporaryDirectory()
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = own.name
-    warnings.filterwarnings("ignore")
-    for noisy in ("torch._inductor", "torch._dynamo"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    own = compile_from_nothing("torch._inductor", "torch._dynamo")  # until the peer ends
     chosen = []
 
     def prepare(name, tool, dtype, seed):

@@ -1,10 +1,24 @@
 """The peers' side of bench/support/peer_process.h: the line "ready", then one answer per line."""
 
+import logging
 import os
 import sys
+import tempfile
 import time
+import warnings
 
 import torch
+
+
+def compile_from_nothing(*noisy):
+    """Gives torch.compile an empty cache of its own, because code in the cache would hide the compile time. Silences warnings
+    and the loggers of these names. Returns the folder, which exists as long as the caller keeps it."""
+    own = tempfile.TemporaryDirectory()
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = own.name
+    warnings.filterwarnings("ignore")
+    for name in noisy:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    return own
 
 
 def serve(run, commands=(), threads=None):
