@@ -98,15 +98,19 @@ std::vector<graph::Pass> cpu_passes(const BackendOptions& options) {
   return list;
 }
 
+bool contains(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 /// The names of all passes that any back end can have, each once.
 std::vector<std::string> pass_names(BackendOptions options) {
   options.autocast = c10::kBFloat16;
   std::vector<std::string> names;
   for (const graph::Pass& pass : cpu_passes(options)) {
-    if (std::find(names.begin(), names.end(), pass.name) == names.end()) names.push_back(pass.name);
+    if (!contains(names, pass.name)) names.push_back(pass.name);
   }
   for (const char* name : {"onednn", recompute_step, kernels_step, branches_step}) {
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.emplace_back(name);
+    if (!contains(names, name)) names.emplace_back(name);
   }
   return names;
 }
@@ -313,9 +317,11 @@ bool CpuBackend::ready() const {
 std::string CpuBackend::to_text() const {
   const MutexLock lock(process_mutex());
   const Queue& queue = own_queue();
-  std::string text =
-      c10::str("programs: ", queue.programs, ", ", queue.compiled, " of them needed the compiler; the others have the ",
-               "operators of an earlier program, and other sizes\n");
+  std::string text;
+  if (queue.programs > 0)
+    text =
+        c10::str("programs: ", queue.programs, ", ", queue.compiled, " of them needed the compiler; the others have ",
+                 "the operators of an earlier program, and other sizes\n");
   for (const std::string& report : queue.reports) text += report;
   if (!queue.jobs.empty()) text += c10::str("compiling: ", queue.jobs.size(), " programs\n");
   return text;
@@ -364,10 +370,7 @@ void CpuBackend::make(Job& job) {
   std::string report = c10::str("program of ", recorded.instructions, " operators:\n");
   KernelFamily& family = queue_->families.of(program, report);
   const std::vector<std::string> skipped = skipped_passes(job, family, report);
-  const auto skips = [&](std::string_view name) {
-    return std::find(skipped.begin(), skipped.end(), name) != skipped.end();
-  };
-  if (skips("")) return add_report(std::move(report));
+  if (contains(skipped, "")) return add_report(std::move(report));
   graph::functionalize(program);
   graph::Remaining left = graph::freeze_inputs(program, job.seen, job.frozen);
   for (const int input : left.inputs) job.inputs[input] = {};  // may differ in each call
@@ -380,7 +383,7 @@ void CpuBackend::make(Job& job) {
     return add_report(c10::str(report, "  not compiled: a call is expected to take ", std::lround(-gain),
                                " us longer than eager code\n"));
   }
-  if (!skips(kernels_step)) {
+  if (!contains(skipped, kernels_step)) {
     const KernelReport kernels = generate_kernels(program, kernel_cache(), job.cancel.get_token(), &family);
     report += kernels.to_text();
     count_program(kernels.compiled > 0);
@@ -408,8 +411,7 @@ std::vector<std::string> CpuBackend::skipped_passes(const Job& job, const Kernel
                                                     std::string& report) const {
   std::vector<std::string> skipped = settings_.without;
   const auto needs_code = [&] { skipped.insert(skipped.end(), {kernels_step, "loops", "updates", "reuse"}); };
-  const bool excluded = std::find(skipped.begin(), skipped.end(), kernels_step) != skipped.end();
-  if (options_.exact || excluded || !kernel_cache().can_compile()) needs_code();
+  if (options_.exact || contains(skipped, kernels_step) || !kernel_cache().can_compile()) needs_code();
   if (!settings_.bisect) return skipped;
   std::vector<graph::Pass> all = passes_;
   if (options_.memory_budget < 1) insert_recompute(all, {.budget = options_.memory_budget});
@@ -436,8 +438,8 @@ std::vector<std::string> CpuBackend::skipped_passes(const Job& job, const Kernel
 std::string CpuBackend::optimize(graph::Program& program, const graph::PassOptions& options,
                                  const std::vector<std::string>& skipped) const {
   std::vector<graph::Pass> list = passes_without(skipped, passes_);
-  const bool excluded = std::find(skipped.begin(), skipped.end(), recompute_step) != skipped.end();
-  if (options_.memory_budget == 1 || excluded) return graph::run_passes(program, options, list).to_text();
+  if (options_.memory_budget == 1 || contains(skipped, recompute_step))
+    return graph::run_passes(program, options, list).to_text();
   std::string recomputed;
   const auto report = [&](const graph::RecomputeReport& made) {
     if (!made.is_met() && !warned_of_budget_.exchange(true)) warn_of_missed_budget(made);

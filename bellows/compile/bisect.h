@@ -13,7 +13,8 @@
 
 namespace bellows::compile_detail {
 
-/// Names of the steps that follow the passes: code generation, and the pass of graph/execution/branches.h.
+/// Names of the steps that are not in the list of passes: recomputation, code generation, and the pass of
+/// graph/execution/branches.h.
 inline constexpr const char *recompute_step = "recompute", *kernels_step = "kernels", *branches_step = "branches";
 
 /// Settings that help to find a wrong pass. They are read from environment variables.

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <iterator>
 #include <ranges>
@@ -29,9 +30,9 @@ struct is_tuple<std::array<Item, size>> : std::true_type {};
 template <class Type>
 concept TensorLike = std::is_base_of_v<at::Tensor, Type>;
 template <class Type>
-concept ListOfTensors =
-    std::ranges::forward_range<const Type> && std::is_same_v < std::ranges::range_reference_t<const Type>,
-const at::Tensor& > ;
+concept ListOfTensors = std::ranges::forward_range<const Type> && requires(const Type& list) {
+  { *std::ranges::begin(list) } -> std::same_as<const at::Tensor&>;
+};
 template <class Type>
 concept PlainNumber = std::is_arithmetic_v<Type> || std::is_enum_v<Type>;
 
@@ -77,13 +78,17 @@ void add_value(const Argument& argument, graph::CallFrame& frame) {
 
 /// Whether a result consists of tensors: a tensor, a vector of tensors, or tuples, pairs and arrays of these.
 template <class Result>
-constexpr bool consists_of_tensors() {
-  if constexpr (is_tuple<Result>::value) return []<size_t... at>(std::index_sequence<at...>) {
-      return (consists_of_tensors<std::tuple_element_t<at, Result>>() && ...);
-    }
-  (std::make_index_sequence<std::tuple_size_v<Result>>());
-  else return std::is_same_v<Result, at::Tensor> || std::is_same_v<Result, std::vector<at::Tensor>>;
-}
+struct consists_of_tensors : std::false_type {};
+template <>
+struct consists_of_tensors<at::Tensor> : std::true_type {};
+template <>
+struct consists_of_tensors<std::vector<at::Tensor>> : std::true_type {};
+template <class... Items>
+struct consists_of_tensors<std::tuple<Items...>> : std::conjunction<consists_of_tensors<Items>...> {};
+template <class First, class Second>
+struct consists_of_tensors<std::pair<First, Second>> : consists_of_tensors<std::tuple<First, Second>> {};
+template <class Item, size_t size>
+struct consists_of_tensors<std::array<Item, size>> : consists_of_tensors<Item> {};
 
 /// Adds the tensors of a result to the frame of a call.
 template <class Result>
@@ -118,11 +123,11 @@ class ResultReader {
       tensor += count;
       return Part(std::make_move_iterator(first), std::make_move_iterator(first + static_cast<std::ptrdiff_t>(count)));
     } else {
-      return [&]<size_t... at>(std::index_sequence<at...>) {
+      const auto parts = [&]<size_t... at>(std::index_sequence<at...>) {
         // Braces: the parts are read in order.
         return Part{part<std::tuple_element_t<at, Part>>(frame, tensor, length)...};
-      }
-      (std::make_index_sequence<std::tuple_size_v<Part>>());
+      };
+      return parts(std::make_index_sequence<std::tuple_size_v<Part>>());
     }
   }
 };

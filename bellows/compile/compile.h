@@ -141,11 +141,11 @@ class Compiled : public compile_detail::CompiledRegion {
     if constexpr (std::is_void_v<Result>) {
       run(call, tensors, used);
     } else if constexpr (std::is_reference_v<Result>) {
-      frame.unsupported = "the function returns a reference";
+      if (used) frame.unsupported = "the function returns a reference";
       std::add_pointer_t<Result> result = nullptr;
       run([&] { result = &call(); }, tensors, used);
       return static_cast<Result>(*result);
-    } else if constexpr (compile_detail::consists_of_tensors<Result>()) {
+    } else if constexpr (compile_detail::consists_of_tensors<Result>::value) {
       std::optional<Result> result;
       const auto call_and_note = [&] {
         result.emplace(call());
@@ -154,7 +154,7 @@ class Compiled : public compile_detail::CompiledRegion {
       if (run(call_and_note, tensors, used)) return compile_detail::ResultReader<Result>::read(frame);
       return Result(std::move(*result));
     } else {
-      frame.unsupported = "the function returns a type that does not consist of tensors";
+      if (used) frame.unsupported = "the function returns a type that does not consist of tensors";
       std::optional<Result> result;
       run([&] { result.emplace(call()); }, tensors, used);
       return Result(std::move(*result));

@@ -82,8 +82,7 @@ Technique fast_random() {
       .title = "fast random numbers",
       .changes =
           "Draws random numbers, such as the masks of dropout, with vectorized kernels. Values and generator states "
-          "are "
-          "bit-identical to libtorch's. Recipe: `fast_random: true`. For the CPU.",
+          "are bit-identical to libtorch's. Recipe: `fast_random: true`. For the CPU.",
       .apply = [](Recipe& recipe) { recipe.fast_random = true; },
       .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
         return recipe.device.starts_with("cpu") ? "" : "the accelerator draws its random numbers itself";

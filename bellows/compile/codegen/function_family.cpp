@@ -28,13 +28,14 @@ void FunctionFamily::adapt(const std::vector<KernelCode*>& kernels) {
       std::deque<Known>& known = known_[text.skeleton];
       const size_t place = occurrences[text.skeleton]++;
       if (place == known.size()) {
-        known.push_back({text, std::vector<bool>(text.sizes.size()), std::vector<bool>(text.constants.size())});
+        known.push_back({text.sizes, text.constants, std::vector<bool>(text.sizes.size()),
+                         std::vector<bool>(text.constants.size())});
         new_functions.emplace_back(&function, &known.back());
         continue;
       }
       Known& mine = known[place];
-      note_differences(mine.first.sizes, text.sizes, mine.size_varies);
-      note_differences(mine.first.constants, text.constants, mine.constant_varies);
+      note_differences(mine.sizes, text.sizes, mine.size_varies);
+      note_differences(mine.constants, text.constants, mine.constant_varies);
       use(mine, function);
       varying.insert(function.sizes.begin(), function.sizes.end());
     }

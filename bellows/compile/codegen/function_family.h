@@ -20,7 +20,8 @@ class FunctionFamily {
 
  private:
   struct Known {
-    MarkedText first;
+    std::vector<int64_t> sizes;  ///< in the first program, like `constants`
+    std::vector<std::string> constants;
     std::vector<bool> size_varies, constant_varies;
   };
   static void use(const Known& known, KernelCode::Function& function);
