@@ -135,7 +135,11 @@ void insert_recompute(std::vector<graph::Pass>& list, graph::RecomputeOptions op
   list.insert(place, graph::recompute_pass(std::move(options)));
 }
 
+/// Programs between two barriers can be as small as one metric. Their peak is not what a user wants to reduce.
+constexpr size_t smallest_reported_peak = 64 << 10;
+
 void warn_of_missed_budget(const graph::RecomputeReport& report) {
+  if (report.peak_before < smallest_reported_peak) return;
   log_warn("compile: memory_budget = ", report.budget, " cannot be met. It allows a peak of ",
            static_cast<size_t>(report.budget * static_cast<double>(report.peak_before)), " bytes of the original ",
            report.peak_before, " bytes, but the smallest reachable peak is ", report.peak_after,

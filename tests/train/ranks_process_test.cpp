@@ -173,15 +173,32 @@ void expect_kills_change_nothing(const std::vector<std::string>& settings, int r
   }
 }
 
+struct KilledRanks {
+  const char* name;
+  std::vector<std::string> settings;
+  int ranks, kills, slow_kills;  ///< kills in script/test, and with --slow
+};
+
+void PrintTo(const KilledRanks& setup, std::ostream* out) {
+  *out << setup.name;
+}
+
+class KilledRanksTest : public testing::TestWithParam<KilledRanks> {};
+
 /// Set BELLOWS_KILL_SEED to have the same moments again.
-TEST(RanksProcess, KilledAtAnyMomentTheyEndWithTheBitsOfTheRunThatWasNot) {
+TEST_P(KilledRanksTest, EndWithTheBitsOfTheRunThatWasNotKilled) {
+  const KilledRanks& setup = GetParam();
   const char* slow = std::getenv("BELLOWS_SLOW");
-  const bool all = slow && std::string(slow) == "1";
   const char* given = std::getenv("BELLOWS_KILL_SEED");
   RandomStream random(given ? std::strtoull(given, nullptr, 10) : std::random_device()());
-  expect_kills_change_nothing({"data_parallel=zero2"}, 2, all ? 50 : 2, random);
-  expect_kills_change_nothing({"data_parallel=ddp"}, 3, all ? 50 : 1, random);
-  expect_kills_change_nothing({"data_parallel=ddp", "compile=step"}, 2, all ? 40 : 1, random);
+  const bool all = slow && std::string(slow) == "1";
+  expect_kills_change_nothing(setup.settings, setup.ranks, all ? setup.slow_kills : setup.kills, random);
 }
+
+INSTANTIATE_TEST_SUITE_P(Ranks, KilledRanksTest,
+                         testing::Values(KilledRanks{"Zero2", {"data_parallel=zero2"}, 2, 2, 50},
+                                         KilledRanks{"Ddp", {"data_parallel=ddp"}, 3, 1, 50},
+                                         KilledRanks{"Compiled", {"data_parallel=ddp", "compile=step"}, 2, 1, 40}),
+                         [](const auto& setup) { return std::string(setup.param.name); });
 
 }  // namespace bellows::train
