@@ -1,5 +1,7 @@
 # Part of script/bootstrap: finds or fetches oneDNN and links it at .deps/onednn. Bellows builds without it, too.
-onednn_version=2023.2.0  # of the wheels; oneDNN 3.2
+# The wheels of 2023.2.0 (oneDNN 3.2) are the last ones for oneTBB alone. The newer wheels `onednn` run even CPU code through SYCL,
+# and need Intel's SYCL and OpenCL runtimes. DNNL_DIR selects any other oneDNN from 3.2 on.
+onednn_version=2023.2.0
 
 # Why $1 cannot be used as oneDNN; nothing when it can.
 onednn_problem() {
