@@ -550,6 +550,10 @@ int guarded(const CLI::App& verb, Action action) {
   } catch (const Stopped& stopped) {
     print_error(stopped.what());
     return Interrupt::exit_code();
+  } catch (const c10::DistError& error) {
+    print_error(user_message(error));
+    // After a stop request, other ranks may end before this rank notices the request.
+    return Interrupt::requested() ? Interrupt::exit_code() : exit_failed;
   } catch (const std::bad_alloc&) {
     print_error("out of memory. Use smaller batches, or close other programs.");
   } catch (const std::exception& error) {

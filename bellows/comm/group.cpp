@@ -40,7 +40,7 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const GroupParts& parts, const c1
     throw;  // the store failed; init() reports its owner
   } catch (const std::exception& error) {
     watchdog.finished(call);
-    TORCH_CHECK(false, watchdog.error_text(call, user_message(error)));
+    TORCH_CHECK_WITH(DistBackendError, false, watchdog.error_text(call, user_message(error)));
   }
 }
 

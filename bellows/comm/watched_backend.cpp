@@ -43,7 +43,7 @@ class ExplainedWork final : public c10d::Work {
       watchdog_->finished(call_);
       return done;
     } catch (const std::exception& error) {
-      TORCH_CHECK(false, watchdog_->error_text(call_, user_message(error)));
+      TORCH_CHECK_WITH(DistBackendError, false, watchdog_->error_text(call_, user_message(error)));
     }
   }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
@@ -51,7 +51,7 @@ class ExplainedWork final : public c10d::Work {
     return future->then(
         [call = call_, watchdog = watchdog_](c10::ivalue::Future& done) -> c10::IValue {
           if (!done.hasError()) return done.value();
-          TORCH_CHECK(false, watchdog->error_text(call, first_words(done.exception_ptr())));
+          TORCH_CHECK_WITH(DistBackendError, false, watchdog->error_text(call, first_words(done.exception_ptr())));
         },
         future->elementType());
   }

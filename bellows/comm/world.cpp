@@ -70,9 +70,9 @@ void connect_world(World::State& world, const InitOptions& options) {
     meet_and_connect(world, options);
   } catch (const c10::DistNetworkError&) {
     const LaunchEnvironment& place = world.environment;
-    TORCH_CHECK(false, "init: rank ", place.rank, " lost the store at ", store_text(place), ": ",
-                place.launcher_has_store ? "the launcher" : "rank 0",
-                ", which serves it, has ended. Check its output.");
+    TORCH_CHECK_WITH(DistBackendError, false, "init: rank ", place.rank, " lost the store at ", store_text(place), ": ",
+                     place.launcher_has_store ? "the launcher" : "rank 0",
+                     ", which serves it, has ended. Check its output.");
   }
 }
 
