@@ -33,13 +33,18 @@ void check_same_shape(const char* function, const at::Tensor& student, const at:
                     loss::describe(teacher), ".");
 }
 
-/// The mean over the positions of the mask, or over all positions.
-at::Tensor mean_over(const char* function, const at::Tensor& values, const at::Tensor& mask) {
-  if (!mask.defined()) return values.mean();
+/// Reduces over the positions of the mask, or over all positions.
+at::Tensor reduced(const char* function, const at::Tensor& values, const at::Tensor& mask,
+                   Reduction reduction = Reduction::mean) {
+  if (!mask.defined()) {
+    return reduction == Reduction::mean ? values.mean() : reduction == Reduction::sum ? values.sum() : values;
+  }
   TORCH_CHECK_VALUE(mask.sizes() == values.sizes(), function, ": expected a mask of shape ", values.sizes(), ", got ",
                     loss::describe(mask), ".");
   const at::Tensor counted = mask.to(at::kBool);
-  return at::where(counted, values, at::zeros_like(values)).sum() / counted.sum();
+  const at::Tensor kept = at::where(counted, values, at::zeros_like(values));
+  if (reduction == Reduction::none) return kept;
+  return reduction == Reduction::sum ? kept.sum() : kept.sum() / counted.sum();
 }
 
 /// Σ p · (log p − log q) over the last dim. A class without probability in p adds nothing.
@@ -63,7 +68,7 @@ at::Tensor distillation_loss(const at::Tensor& student, const at::Tensor& teache
   check_same_shape(name, x, teacher, "logits");
   const double t = options.temperature;
   const at::Tensor log_p = at::log_softmax(teacher.detach().to(x.scalar_type()) / t, -1);
-  return mean_over(name, divergence(log_p, at::log_softmax(x / t, -1)), options.mask) * (t * t);
+  return reduced(name, divergence(log_p, at::log_softmax(x / t, -1)), options.mask, options.reduction) * (t * t);
 }
 
 TopLogits top_logits(const at::Tensor& teacher, int64_t k, double temperature) {
@@ -90,14 +95,15 @@ at::Tensor distillation_loss(const at::Tensor& student, const TopLogits& teacher
   const at::Tensor rest = teacher.rest.to(x.scalar_type()).unsqueeze(-1);
   const at::Tensor log_p = at::log_softmax(at::cat({teacher.values.to(x.scalar_type()) / t, rest}, -1), -1);
   const at::Tensor log_q = at::log_softmax(x / t, -1).gather(-1, teacher.indices);
-  return mean_over(name, divergence(log_p, at::cat({log_q, log_of_rest(log_q)}, -1)), options.mask) * (t * t);
+  const at::Tensor terms = divergence(log_p, at::cat({log_q, log_of_rest(log_q)}, -1));
+  return reduced(name, terms, options.mask, options.reduction) * (t * t);
 }
 
 at::Tensor hidden_mse_loss(const at::Tensor& student, const at::Tensor& teacher, const at::Tensor& mask) {
   constexpr const char* name = "hidden_mse_loss";
   const at::Tensor x = loss::logits_of(name, student, 1);
   check_same_shape(name, x, teacher, "hidden states");
-  return mean_over(name, (x - teacher.detach().to(x.scalar_type())).square().mean(-1), mask);
+  return reduced(name, (x - teacher.detach().to(x.scalar_type())).square().mean(-1), mask);
 }
 
 at::Tensor hidden_cosine_loss(const at::Tensor& student, const at::Tensor& teacher, const at::Tensor& mask) {
@@ -107,7 +113,7 @@ at::Tensor hidden_cosine_loss(const at::Tensor& student, const at::Tensor& teach
   check_same_shape(name, x, teacher, "hidden states");
   const at::Tensor y = teacher.detach().to(x.scalar_type());
   const at::Tensor norms = ((x.square().sum(-1) + epsilon) * (y.square().sum(-1) + epsilon)).sqrt();
-  return mean_over(name, 1 - (x * y).sum(-1) / norms, mask);
+  return reduced(name, 1 - (x * y).sum(-1) / norms, mask);
 }
 
 at::Tensor attention_transfer_loss(const at::Tensor& student, const at::Tensor& teacher) {

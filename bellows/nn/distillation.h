@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
+#include "bellows/nn/loss.h"
 
 /// Losses of knowledge distillation, in which a student model learns from the outputs of a teacher model.
 ///
@@ -16,13 +16,14 @@
 namespace bellows::nn {
 
 struct DistillationOptions {
-  double temperature = 2;  ///< divides the logits of both models; positive
-  at::Tensor mask{};       ///< [*]
+  double temperature = 2;                 ///< divides the logits of both models; positive
+  at::Tensor mask{};                      ///< [*]
+  Reduction reduction = Reduction::mean;  ///< over the positions of the mask; none: 0 at all other positions
 };
 
 /// Kullback–Leibler divergence of the student's softened probabilities from the teacher's, times the squared temperature,
-/// so that its gradients have the same size for all temperatures. It is the mean over all positions.
-/// Shapes: student, teacher [*, C] → scalar
+/// so that its gradients have the same size for all temperatures.
+/// Shapes: student, teacher [*, C] → scalar, or [*] without reduction
 /// Ref:    Hinton et al., arXiv:1503.02531; T² · kl_div(log_softmax(s / T), softmax(t / T), reduction="batchmean")
 at::Tensor distillation_loss(const at::Tensor& student, const at::Tensor& teacher,
                              const DistillationOptions& options = {});
