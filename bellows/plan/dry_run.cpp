@@ -18,6 +18,7 @@
 #include "bellows/optim/state/state.h"
 #include "bellows/tap/allocator.h"
 #include "bellows/train/data/data_assembly.h"
+#include "bellows/train/distillation.h"
 #include "bellows/train/loss.h"
 #include "bellows/train/step/train_loop.h"
 
@@ -39,7 +40,7 @@ using models::OutputKind;
 Recipe for_dry_run(Recipe recipe) {
   recipe.validate();
   recipe.device = "cpu";
-  recipe.data = recipe.eval_data = recipe.subset = recipe.weights = recipe.run_folder = "";
+  recipe.data = recipe.eval_data = recipe.subset = recipe.weights = recipe.teacher_weights = recipe.run_folder = "";
   recipe.batch_size = 1;  // of the placeholder rows
   recipe.batch_size_start = recipe.image_size_start = 0;
   recipe.growth_epochs = recipe.target_accuracy = recipe.warmup_epochs = 0;
@@ -62,8 +63,9 @@ std::vector<int64_t> label_shape(const ModelEntry& entry, const at::Tensor& inpu
   return {input.size(0), input.size(2), input.size(3)};
 }
 
-LossFn dry_run_loss(const Model& model, const Task& task, std::shared_ptr<MadeUpBatch> batch) {
-  return [model, task, batch = std::move(batch)](const data::Batch&) -> StepOutput {
+LossFn dry_run_loss(const Model& model, const Task& task, const std::optional<Distillation>& distillation,
+                    std::shared_ptr<MadeUpBatch> batch) {
+  return [model, task, distillation, batch = std::move(batch)](const data::Batch&) -> StepOutput {
     {
       const inspect::TraceScope load("load");
       batch->step_inputs.clear();
@@ -72,11 +74,12 @@ LossFn dry_run_loss(const Model& model, const Task& task, std::shared_ptr<MadeUp
       batch->step_labels = batch->labels.clone();
     }
     const at::Tensor& labels = batch->step_labels;
-    if (task.loss == LossKind::next_token)
+    const at::Tensor taught = distillation ? distillation->output(batch->step_inputs) : at::Tensor();
+    if (!distillation && task.loss == LossKind::next_token)
       return token_loss(model, batch->step_inputs.front(), labels, task.label_smoothing) / labels.numel();
     const at::Tensor output = batch->step_inputs.size() == 1 ? model.forward(batch->step_inputs.front())
                                                              : model.forward_all(batch->step_inputs).front();
-    return task_loss(task, output, labels);
+    return distillation ? distilled_loss(*distillation, task, output, taught, labels) : task_loss(task, output, labels);
   };
 }
 
@@ -153,6 +156,8 @@ struct DryRun::State {
       model = std::move(prepared.model);
       masters = std::move(prepared.masters);
     }
+    if (const auto teacher = teacher_entry(job))
+      distillation = untrained_distillation(recipe, *teacher, outputs(), entry.input_shape[0]);
     optimizer = make_optimizer(recipe, *model);
     keep_masters(*optimizer, masters);
     master_weights = masters.state_dict();
@@ -176,7 +181,7 @@ struct DryRun::State {
     return TrainLoop({.recipe = recipe,
                       .model = *model,
                       .optimizers = {optimizer},
-                      .loss = dry_run_loss(*model, task, batch),
+                      .loss = dry_run_loss(*model, task, distillation, batch),
                       .train = data::Dataset(rows).batch(1).threads(0)});
   }
 
@@ -221,6 +226,7 @@ struct DryRun::State {
   const data::SourcePtr rows;
   int64_t bytes_before = 0, sample_bytes = 0;
   std::optional<Model> model;
+  std::optional<Distillation> distillation;
   std::shared_ptr<torch::optim::Optimizer> optimizer;
   NamedTensors master_weights;
   std::shared_ptr<MadeUpBatch> batch;

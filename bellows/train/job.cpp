@@ -16,6 +16,7 @@
 #include "bellows/optim/adafactor.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/train/data/data_assembly.h"
+#include "bellows/train/distillation.h"
 #include "bellows/train/recipe/recipe_error.h"
 
 namespace bellows::train {
@@ -134,6 +135,11 @@ Model model_for(const ResolvedJob& job) {
   return model;
 }
 
+LossFn loss_with_teacher(const Model& model, const ResolvedJob& job) {
+  const std::optional<Distillation> distillation = make_distillation(job);
+  return distillation ? distilled_loss_function(model, job.task, *distillation) : loss_function(model, job.task);
+}
+
 }  // namespace
 
 Model make_model(const ResolvedJob& job) {
@@ -198,7 +204,7 @@ Job make_job(const ResolvedJob& resolved) {
   return {.recipe = recipe,
           .model = model,
           .optimizers = {std::move(optimizer)},
-          .loss = loss_function(model, resolved.task),
+          .loss = loss_with_teacher(model, resolved),
           .train = std::move(train),
           .eval = std::move(eval),
           .note = resolved.split().held_out_note(),

@@ -4,13 +4,11 @@
 #include <functional>
 
 #include "bellows/nn/loss.h"
-#include "tests/nn/golden.h"
+#include "tests/support/golden.h"
 
 namespace bellows::nn {
 
 namespace {
-
-using golden::Golden;
 
 at::Tensor class_weights() {
   return torch::tensor({0.2, 1.5, 1.0, 0.7, 2.5}, at::kDouble);
@@ -95,17 +93,17 @@ void expect_golden(const Golden& golden, const LossCase& c) {
 }  // namespace
 
 TEST(LossGolden, BinaryLossesAreThePackages) {
-  const Golden golden("losses.safetensors");
+  const Golden golden("nn/losses.safetensors");
   for (const LossCase& c : binary_cases()) expect_golden(golden, c);
 }
 
 TEST(LossGolden, ClassLossesAreThePackages) {
-  const Golden golden("losses.safetensors");
+  const Golden golden("nn/losses.safetensors");
   for (const LossCase& c : class_cases()) expect_golden(golden, c);
 }
 
 TEST(LossGolden, SmoothedOneHotIsTimms) {
-  const Golden golden("losses.safetensors");
+  const Golden golden("nn/losses.safetensors");
   EXPECT_TRUE(at::allclose(smooth_one_hot(golden("one_hot.target"), 5, 0.1), golden("one_hot.loss"), 1e-6, 0));
 }
 

@@ -4,21 +4,20 @@
 #include <torch/torch.h>
 
 #include "bellows/core/model.h"
-#include "tests/nn/golden.h"
 #include "tests/support/errors.h"
+#include "tests/support/golden.h"
 
 namespace bellows::nn {
 
 namespace {
 
-using golden::Golden;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
 /// The state dict, output and gradients that PyTorch's module of that name has.
 template <class Module>
 void expect_module(Module module, const std::string& name) {
-  const Golden golden("modules.safetensors");
+  const Golden golden("nn/modules.safetensors");
   module->to(at::kDouble);
   const Model model = Model::of(module);
   NamedTensors state;

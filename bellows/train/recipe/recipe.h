@@ -42,6 +42,10 @@ struct Recipe {
   double max_grad_norm = 0;
   double max_grad_value = 0;
   double label_smoothing = 0;
+  std::string teacher;
+  std::string teacher_weights;
+  double distill = 0.7;
+  double distill_temperature = 2;
   double ema_decay = 0;
   bool sync_batch_norm = false;
   int64_t batch_size_start = 0;

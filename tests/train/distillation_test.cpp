@@ -1,0 +1,184 @@
+// A recipe with a teacher: the loss, the keys, and what combines with it.
+#include "bellows/train/distillation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bellows/data/order/packing.h"
+#include "bellows/io/tensors/safetensors.h"
+#include "bellows/models/register_model.h"
+#include "bellows/nn/distillation.h"
+#include "bellows/plan/plan.h"
+#include "bellows/train/job.h"
+#include "bellows/train/step/train_loop.h"
+#include "tests/models/small_models.h"
+#include "tests/train/support.h"
+
+namespace bellows::train {
+
+namespace {
+
+using testing::HasSubstr;
+
+/// A small student of the digits.
+Recipe student_recipe(const std::vector<std::string>& settings = {}) {
+  Recipe recipe = digits_recipe();
+  recipe.model = "mlp";
+  recipe.lr = 0.02;
+  for (const std::string& setting : settings) recipe.set(setting);
+  return recipe;
+}
+
+/// A file with the weights of a model that was trained for some steps.
+std::string trained_weights(const TemporaryFolder& folder, const std::string& model, int64_t steps) {
+  Recipe recipe = digits_recipe();
+  recipe.model = model;
+  recipe.seed = 5;
+  TrainLoop loop(make_job(recipe));
+  loop.run_steps(steps);
+  const std::string path = folder.path() + "/" + model + ".safetensors";
+  io::save_safetensors(path, loop.job().model.state_dict());
+  return path;
+}
+
+std::vector<double> losses_of(const Recipe& recipe, int64_t steps = 20) {
+  TrainLoop loop(make_job(recipe));
+  loop.run_steps(steps);
+  return loop.take_losses();
+}
+
+std::string error_with(const std::vector<std::string>& settings) {
+  return error_of([&] { make_job(student_recipe(settings)); });
+}
+
+/// A teacher that returns what a test wants.
+Distillation fixed_teacher(at::Tensor output, double weight, double temperature) {
+  auto module = std::make_shared<torch::nn::Module>();
+  const Model model("fixed", module, [output = std::move(output)](const at::Tensor&) { return output; });
+  return {.teacher = model, .weight = weight, .temperature = temperature};
+}
+
+}  // namespace
+
+TEST(RecipeDistillation, WithoutWeightTheTeacherChangesNothing) {
+  const TemporaryFolder folder;
+  const std::string weights = trained_weights(folder, "digits_resnet", 4);
+  EXPECT_EQ(losses_of(student_recipe({"teacher=digits_resnet", "teacher_weights=" + weights, "distill=0"})),
+            losses_of(student_recipe()));
+}
+
+TEST(RecipeDistillation, AModelHasNothingToLearnFromItself) {
+  const TemporaryFolder folder;
+  const std::string weights = trained_weights(folder, "mlp", 4);
+  const auto losses = losses_of(student_recipe({"teacher=mlp", "teacher_weights=" + weights, "weights=" + weights,
+                                                "distill=1", "weight_decay=0"}),
+                                4);
+  for (const double loss : losses) EXPECT_NEAR(loss, 0, 1e-6);
+}
+
+TEST(RecipeDistillation, TheStudentApproachesItsTeacher) {
+  const TemporaryFolder folder;
+  const std::string weights = trained_weights(folder, "digits_resnet", 24);
+  const std::vector<std::string> settings{"teacher=digits_resnet", "teacher_weights=" + weights, "distill=1"};
+  const auto losses = losses_of(student_recipe(settings), 60);
+  EXPECT_LT(losses.back(), 0.5 * losses.front());
+  EXPECT_EQ(losses, losses_of(student_recipe(settings), 60)) << "not reproducible";
+}
+
+TEST(RecipeDistillation, WorksWithOtherTechniques) {
+  const TemporaryFolder folder;
+  const std::string weights = trained_weights(folder, "digits_resnet", 12);
+  const std::vector<std::string> base{"teacher=digits_resnet", "teacher_weights=" + weights};
+  const auto plain = losses_of(student_recipe(base));
+  const struct {
+    std::vector<std::string> settings;
+    double rtol;
+  } cases[] = {{{"compile=step"}, 2e-3},
+               {{"compile=forward"}, 2e-3},
+               {{"precision=bf16"}, 5e-2},
+               {{"channels_last=true", "num_workers=2"}, 2e-3},
+               {{"recompute=blocks"}, 2e-3}};
+  for (const auto& [settings, rtol] : cases) {
+    SCOPED_TRACE(settings.front());
+    std::vector<std::string> all = base;
+    all.insert(all.end(), settings.begin(), settings.end());
+    const auto losses = losses_of(student_recipe(all));
+    ASSERT_EQ(losses.size(), plain.size());
+    for (size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(losses[i], plain[i], rtol * plain[i]) << "step " << i;
+  }
+}
+
+// The teacher has no gradients and no state of the optimizer, but its weights need memory.
+TEST(RecipeDistillation, PlansTheTeachersMemory) {
+  const TemporaryFolder folder;
+  const std::string weights = trained_weights(folder, "digits_resnet", 1);
+  const auto peak = [](const Recipe& recipe) { return plan_memory(recipe, {32, 0}).peak_bytes(); };
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : io::load_safetensors(weights)) bytes += static_cast<int64_t>(tensor.nbytes());
+  const int64_t more =
+      peak(student_recipe({"teacher=digits_resnet", "teacher_weights=" + weights})) - peak(student_recipe());
+  EXPECT_GT(more, bytes);
+}
+
+TEST(DistilledLoss, ClassesPixelsAndNumbersAreWeightedSums) {
+  at::manual_seed(1);
+  const double w = 0.3, t = 3;
+  const at::Tensor x = torch::randn({4, 5}), taught = torch::randn({4, 5}), label = torch::randint(5, {4}, at::kLong);
+  EXPECT_TRUE(at::allclose(
+      distilled_loss(fixed_teacher(taught, w, t), {}, x, taught, label).loss,
+      (1 - w) * at::cross_entropy_loss(x, label) + w * nn::distillation_loss(x, taught, {.temperature = t})));
+
+  const at::Tensor maps = torch::randn({2, 5, 3, 3}), taught_maps = torch::randn({2, 5, 3, 3});
+  at::Tensor mask = torch::randint(5, {2, 3, 3}, at::kLong).to(at::kByte);
+  mask[0].fill_(255);  // ignored
+  const at::Tensor second = maps[1].flatten(1).t(), taught_second = taught_maps[1].flatten(1).t();
+  EXPECT_TRUE(
+      at::allclose(distilled_loss(fixed_teacher(taught_maps, w, t), {.per_pixel = true}, maps, taught_maps, mask).loss,
+                   (1 - w) * at::cross_entropy_loss(second, mask[1].flatten().to(at::kLong)) +
+                       w * nn::distillation_loss(second, taught_second, {.temperature = t})));
+
+  const at::Tensor numbers = torch::randn({4, 2}), target = torch::randn({4, 2}), teacher = torch::randn({4, 2});
+  EXPECT_TRUE(
+      at::allclose(distilled_loss(fixed_teacher(teacher, w, t), {.loss = LossKind::mse}, numbers, teacher, target).loss,
+                   (1 - w) * at::mse_loss(numbers, target) + w * at::mse_loss(numbers, teacher)));
+}
+
+TEST(DistilledLoss, TokensCountOnlyWhereTheyHaveASuccessor) {
+  at::manual_seed(2);
+  const at::Tensor logits = torch::randn({2, 6, 7}), taught = torch::randn({2, 6, 7});
+  at::Tensor segments = at::ones({2, 6}, at::kLong);
+  segments.slice(1, 4).zero_();
+  const data::Batch batch({{"tokens", torch::randint(1, 7, {2, 6}, at::kLong)}, {"segment_ids", segments}}, {}, {});
+  const at::Tensor target = data::next_tokens(batch["tokens"], batch["segment_ids"]);
+  const StepOutput output =
+      distilled_loss(fixed_teacher(taught, 0.5, 2), {.loss = LossKind::next_token}, logits, taught, target);
+  const at::Tensor counted = target.ne(-100);
+  EXPECT_EQ(output.count.item<int64_t>(), 6);
+  const at::Tensor expected = 0.5 * at::cross_entropy_loss(logits.flatten(0, 1), target.flatten()) +
+                              0.5 * nn::distillation_loss(logits.masked_select(counted.unsqueeze(2)).view({6, 7}),
+                                                          taught.masked_select(counted.unsqueeze(2)).view({6, 7}));
+  EXPECT_TRUE(at::allclose(output.loss / output.count, expected));
+}
+
+TEST(RecipeDistillation, RejectsBadInput) {
+  const TemporaryFolder folder;
+  const std::string weights = trained_weights(folder, "mlp", 1);
+  EXPECT_THAT(error_with({"teacher=mpl", "teacher_weights=" + weights}), HasSubstr("teacher = mpl: "));
+  EXPECT_THAT(error_with({"teacher=mpl", "teacher_weights=" + weights}), HasSubstr("\"mlp\""));
+  EXPECT_THAT(error_with({"teacher=mlp"}), HasSubstr("would have random weights. Set teacher_weights"));
+  EXPECT_THAT(error_with({"teacher_weights=" + weights}), HasSubstr("needs a teacher"));
+  EXPECT_THAT(error_with({"teacher=gpt2", "teacher_weights=" + weights}),
+              HasSubstr("of the same kind as those of mlp"));
+  EXPECT_THAT(error_with({"teacher=digits_resnet", "teacher_weights=" + weights}),
+              HasSubstr("teacher_weights = " + weights));
+  EXPECT_THAT(error_with({"teacher=mlp", "teacher_weights=" + weights, "num_classes=12"}),
+              HasSubstr("teacher_weights = " + weights));
+  EXPECT_THAT(error_with({"teacher=mlp", "teacher_weights=" + folder.path() + "/none"}), HasSubstr("none"));
+  EXPECT_THAT(error_of([] { student_recipe({"distill=1.5"}).validate(); }), HasSubstr("distill"));
+  EXPECT_THAT(error_of([] { student_recipe({"distill_temperature=0"}).validate(); }), HasSubstr("distill_temperature"));
+  const at::Tensor x = torch::randn({4, 5}), other = torch::randn({4, 6});
+  EXPECT_THAT(error_of([&] { distilled_loss(fixed_teacher(other, 1, 2), {}, x, other, at::zeros({4}, at::kLong)); }),
+              HasSubstr("Both models need the same classes or vocabulary"));
+}
+
+}  // namespace bellows::train
