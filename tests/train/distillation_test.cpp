@@ -80,9 +80,9 @@ TEST(RecipeDistillation, TheStudentApproachesItsTeacher) {
   const TemporaryFolder folder;
   const std::string weights = trained_weights(folder, "digits_resnet", 24);
   const std::vector<std::string> settings{"teacher=digits_resnet", "teacher_weights=" + weights, "distill=1"};
-  const auto losses = losses_of(student_recipe(settings), 60);
+  const auto losses = losses_of(student_recipe(settings), 36);
   EXPECT_LT(losses.back(), 0.5 * losses.front());
-  EXPECT_EQ(losses, losses_of(student_recipe(settings), 60)) << "not reproducible";
+  EXPECT_EQ(losses, losses_of(student_recipe(settings), 36)) << "not reproducible";
 }
 
 TEST(RecipeDistillation, WorksWithOtherTechniques) {
@@ -97,7 +97,7 @@ TEST(RecipeDistillation, WorksWithOtherTechniques) {
                {{"compile=forward"}, 2e-3},
                {{"precision=bf16"}, 5e-2},
                {{"channels_last=true", "num_workers=2"}, 2e-3},
-               {{"recompute=blocks"}, 2e-3}};
+               {{"optimizer_impl=fused", "fast_random=true"}, 2e-3}};
   for (const auto& [settings, rtol] : cases) {
     SCOPED_TRACE(settings.front());
     std::vector<std::string> all = base;
