@@ -1,0 +1,151 @@
+#include "bellows/kernels/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include <cmath>
+
+namespace bellows::kernels::testing {
+namespace {
+
+using at::Tensor;
+
+template <class T>
+Matrices<const T> matrices(const Tensor& t) {
+  return {t.const_data_ptr<T>(), t.stride(0), t.stride(1), t.size(1), t.stride(2), t.stride(3)};
+}
+
+struct Sizes {
+  int64_t batch, heads, rows, columns, width, value_width;
+};
+
+/// The operands of attention in tensors [batch, heads, …]; queries, keys and values are parts of packed projections.
+struct Case {
+  explicit Case(const Sizes& s) : sizes(s) {
+    const auto heads = [&](int64_t length, int64_t width) {
+      return torch::randn({s.batch, length, 3, s.heads, width}).select(2, 1).transpose(1, 2);
+    };
+    query = heads(s.rows, s.width);
+    key = heads(s.columns, s.width).transpose(2, 3);
+    value = heads(s.columns, s.value_width);
+    gradient = heads(s.rows, s.value_width);
+    dropout = torch::bernoulli(torch::full({s.batch, s.heads, s.rows, s.columns}, 0.8)) / 0.8;
+    added = torch::randn({s.rows, s.columns});
+    replaced = torch::rand({s.batch, 1, 1, s.columns}) < 0.3;
+    replaced.select(3, 0).fill_(false);
+    const std::vector<int64_t> all{s.batch, s.heads, s.rows, s.columns};
+    added = added.expand(all);
+    replaced = replaced.expand(all);
+  }
+
+  Attention attention(bool with_dropout) const {
+    Attention of{.batch = sizes.batch * sizes.heads,
+                 .rows = sizes.rows,
+                 .columns = sizes.columns,
+                 .width = sizes.width,
+                 .value_width = sizes.value_width,
+                 .query = matrices<float>(query),
+                 .key = matrices<float>(key),
+                 .value = matrices<float>(value),
+                 .scale = 0.35F};
+    if (with_dropout) of.dropout = matrices<float>(dropout);
+    return of;
+  }
+
+  Sizes sizes;
+  Tensor query, key, value, gradient, dropout, added, replaced;
+};
+
+using Results = std::vector<Tensor>;
+
+/// Returns: weights, result, gradients of query, key and value
+Results run(const Case& one, bool dropout, const std::vector<AttentionMask>& masks, bool reference) {
+  const Sizes& s = one.sizes;
+  const auto made = [&](int64_t rows, int64_t columns) { return torch::full({s.batch, s.heads, rows, columns}, NAN); };
+  Results all{made(s.rows, s.columns), made(s.rows, s.value_width), made(s.rows, s.width), made(s.width, s.columns),
+              made(s.columns, s.value_width)};
+  const AttentionForward forward{one.attention(dropout), masks, all[0].data_ptr<float>(), all[1].data_ptr<float>()};
+  (reference ? ref::attention_forward : attention_forward)(forward);
+  AttentionBackward backward{.of = one.attention(dropout),
+                             .weights = all[0].const_data_ptr<float>(),
+                             .gradient = matrices<float>(one.gradient),
+                             .query_gradient = all[2].data_ptr<float>(),
+                             .key_gradient = all[3].data_ptr<float>(),
+                             .value_gradient = all[4].data_ptr<float>()};
+  for (const AttentionMask& mask : masks) {
+    if (!mask.added.data) backward.masks.push_back({.replaced = mask.replaced});
+  }
+  (reference ? ref::attention_backward : attention_backward)(backward);
+  return all;
+}
+
+class AttentionKernel : public ::testing::TestWithParam<Sizes> {};
+
+TEST_P(AttentionKernel, EqualsTheReference) {
+  torch::manual_seed(3);
+  const Case one(GetParam());
+  const AttentionMask added{.added = matrices<float>(one.added)},
+      replaced{.replaced = matrices<bool>(one.replaced), .value = -INFINITY};
+  for (const bool dropout : {false, true}) {
+    for (const auto& masks : {std::vector<AttentionMask>{}, {added}, {replaced}, {added, replaced}}) {
+      const Results ours = run(one, dropout, masks, false), exact = run(one, dropout, masks, true);
+      for (size_t i = 0; i < ours.size(); ++i)
+        EXPECT_TRUE(at::allclose(ours[i], exact[i], 1e-5, 1e-5)) << i << ": " << (ours[i] - exact[i]).abs().max();
+    }
+  }
+}
+
+TEST_P(AttentionKernel, HasTheSameBitsForEachNumberOfThreads) {
+  torch::manual_seed(3);
+  const Case one(GetParam());
+  const int threads = at::get_num_threads();
+  const Results many = run(one, true, {}, false);
+  at::set_num_threads(1);
+  const Results single = run(one, true, {}, false);
+  at::set_num_threads(threads);
+  for (size_t i = 0; i < many.size(); ++i) EXPECT_TRUE(at::equal(many[i], single[i])) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, AttentionKernel,
+                         ::testing::Values(Sizes{1, 1, 1, 1, 1, 1}, Sizes{2, 3, 5, 7, 8, 8}, Sizes{1, 2, 65, 65, 8, 8},
+                                           Sizes{3, 1, 17, 33, 13, 20}, Sizes{1, 2, 130, 50, 64, 64},
+                                           Sizes{1, 1, 70, 513, 32, 16}));
+
+TEST(AttentionKernelTest, RowsWithoutLogitsAreNan) {
+  torch::manual_seed(3);
+  Case one({1, 1, 3, 5, 8, 8});
+  one.added = torch::zeros({1, 1, 3, 5});
+  one.added.select(2, 1).fill_(-INFINITY);
+  const Results ours = run(one, false, {{.added = matrices<float>(one.added)}}, false);
+  EXPECT_TRUE(ours[1].select(2, 1).isnan().all().item<bool>());
+  EXPECT_FALSE(ours[1].select(2, 0).isnan().any().item<bool>());
+  EXPECT_FALSE(ours[1].select(2, 2).isnan().any().item<bool>());
+}
+
+TEST(AttentionKernelTest, NanOfOneLogitReachesItsRowOnly) {
+  torch::manual_seed(3);
+  Case one({1, 1, 3, 21, 8, 8});
+  one.added = torch::zeros({1, 1, 3, 21});
+  one.added[0][0][2][20] = NAN;
+  const Results ours = run(one, false, {{.added = matrices<float>(one.added)}}, false);
+  EXPECT_TRUE(ours[1].select(2, 2).isnan().all().item<bool>());
+  EXPECT_FALSE(ours[1].slice(2, 0, 2).isnan().any().item<bool>());
+}
+
+TEST(AttentionKernelTest, OnlyComputesWhatIsAskedFor) {
+  torch::manual_seed(3);
+  const Case one({1, 2, 9, 9, 8, 8});
+  const Results all = run(one, true, {}, false);
+  const Tensor result = torch::empty_like(all[1]), value = torch::empty_like(all[4]);
+  attention_forward({.of = one.attention(true), .result = result.data_ptr<float>()});
+  attention_backward({.of = one.attention(true),
+                      .weights = all[0].const_data_ptr<float>(),
+                      .gradient = matrices<float>(one.gradient),
+                      .value_gradient = value.data_ptr<float>()});
+  EXPECT_TRUE(at::equal(result, all[1]));
+  EXPECT_TRUE(at::equal(value, all[4]));
+}
+
+}  // namespace
+}  // namespace bellows::kernels::testing
