@@ -4,7 +4,13 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
+#include <thread>
+
+#include "bellows/kernels/scratch.h"
+#include "tests/nn/targets.h"
 
 namespace bellows::kernels::testing {
 namespace {
@@ -59,13 +65,22 @@ struct Case {
 
 using Results = std::vector<Tensor>;
 
+/// Fills this thread's buffer.
+void fill_scratch(float with) {
+  constexpr size_t count = 1 << 20;
+  std::fill_n(thread_scratch(count), count, with);
+}
+
 /// Returns: weights, result, gradients of query, key and value
-Results run(const Case& one, bool dropout, const std::vector<AttentionMask>& masks, bool reference) {
+/// Params: scratch – content of this thread's buffer before each call
+Results run(const Case& one, bool dropout, const std::vector<AttentionMask>& masks, bool reference,
+            std::optional<float> scratch = {}) {
   const Sizes& s = one.sizes;
   const auto made = [&](int64_t rows, int64_t columns) { return torch::full({s.batch, s.heads, rows, columns}, NAN); };
   Results all{made(s.rows, s.columns), made(s.rows, s.value_width), made(s.rows, s.width), made(s.width, s.columns),
               made(s.columns, s.value_width)};
   const AttentionForward forward{one.attention(dropout), masks, all[0].data_ptr<float>(), all[1].data_ptr<float>()};
+  if (scratch) fill_scratch(*scratch);
   (reference ? ref::attention_forward : attention_forward)(forward);
   AttentionBackward backward{.of = one.attention(dropout),
                              .weights = all[0].const_data_ptr<float>(),
@@ -76,6 +91,7 @@ Results run(const Case& one, bool dropout, const std::vector<AttentionMask>& mas
   for (const AttentionMask& mask : masks) {
     if (!mask.added.data) backward.masks.push_back({.replaced = mask.replaced});
   }
+  if (scratch) fill_scratch(*scratch);
   (reference ? ref::attention_backward : attention_backward)(backward);
   return all;
 }
@@ -105,6 +121,42 @@ TEST_P(AttentionKernel, HasTheSameBitsForEachNumberOfThreads) {
   const Results single = run(one, true, {}, false);
   at::set_num_threads(threads);
   for (size_t i = 0; i < many.size(); ++i) EXPECT_TRUE(at::equal(many[i], single[i])) << i;
+}
+
+TEST_P(AttentionKernel, DoesNotReadOldContentOfScratch) {
+  torch::manual_seed(3);
+  const Case one(GetParam());
+  const AttentionMask added{.added = matrices<float>(one.added)},
+      replaced{.replaced = matrices<bool>(one.replaced), .value = -INFINITY};
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  for (const bool dropout : {false, true}) {
+    for (const auto& masks : {std::vector<AttentionMask>{}, {added, replaced}}) {
+      const Results zeros = run(one, dropout, masks, false, 0.0F), nan = run(one, dropout, masks, false, NAN);
+      for (size_t i = 0; i < zeros.size(); ++i) EXPECT_TRUE(at::equal(zeros[i], nan[i])) << i << " dropout " << dropout;
+    }
+  }
+  at::set_num_threads(threads);
+}
+
+// Each instruction set has vectors of another size. A new thread has a buffer of exactly the size that the kernels
+// request, so that the address sanitizer finds accesses behind it.
+TEST_P(AttentionKernel, EqualsTheReferenceOnEachInstructionSet) {
+  torch::manual_seed(3);
+  const Case one(GetParam());
+  const AttentionMask added{.added = matrices<float>(one.added)};
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const Results exact = run(one, true, {added}, true);
+  nn::for_each_target([&] {
+    hwy::GetChosenTarget().DeInit();
+    Results ours;
+    std::thread([&] { ours = run(one, true, {added}, false); }).join();
+    for (size_t i = 0; i < ours.size(); ++i)
+      EXPECT_TRUE(at::allclose(ours[i], exact[i], 1e-5, 1e-5)) << i << ": " << (ours[i] - exact[i]).abs().max();
+  });
+  hwy::GetChosenTarget().DeInit();
+  at::set_num_threads(threads);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionKernel,

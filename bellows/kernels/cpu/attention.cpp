@@ -8,6 +8,7 @@
 // clang-format on
 
 #include <cmath>
+#include <initializer_list>
 
 #include "bellows/kernels/attention.h"
 #include "bellows/kernels/cpu/matmul_tiles_impl.h"
@@ -98,7 +99,8 @@ HWY_INLINE void softmax_backward_row(int64_t columns, float* x, const float* wei
   const Full d;
   auto sums = hn::Zero(d);
   for_vectors(columns, [&](auto vector, int64_t c) HWY_ATTR {
-    auto gradient = hn::LoadU(d, x + c);
+    // The matmul may leave old values after the last column. If such a value is NaN, a weight of 0 does not remove it.
+    auto gradient = vector.only(hn::LoadU(d, x + c), hn::Zero(d));
     const auto weight = vector.load(weights + c);
     if (dropout) {
       const auto factor = vector.load(dropout + c);
@@ -111,7 +113,8 @@ HWY_INLINE void softmax_backward_row(int64_t columns, float* x, const float* wei
   const auto mean = hn::SumOfLanes(d, sums), factor = hn::Set(d, scale);
   for_vectors(columns, [&](auto vector, int64_t c) HWY_ATTR {
     const auto weight = hn::Mul(vector.load(weights + c), factor);
-    hn::StoreU(hn::Mul(hn::Sub(hn::LoadU(d, x + c), mean), weight), d, x + c);
+    const auto gradient = vector.only(hn::LoadU(d, x + c), mean);
+    hn::StoreU(hn::Mul(hn::Sub(gradient, mean), weight), d, x + c);
   });
 }
 
@@ -121,18 +124,24 @@ HWY_INLINE void scale_row(float factor, int64_t columns, float* x) {
                            HWY_ATTR { hn::StoreU(hn::Mul(hn::LoadU(d, x + c), hn::Set(d, factor)), d, x + c); });
 }
 
-/// Divides the memory of a thread's buffer.
+/// Divides the memory of a thread's buffer into aligned parts. Their content is undefined.
 class Parts {
  public:
-  explicit Parts(int64_t size) : next_(thread_scratch(static_cast<size_t>(size))) {}
+  /// Params: counts – of floats, at least those that are taken
+  explicit Parts(std::initializer_list<int64_t> counts) {
+    int64_t total = 0;
+    for (const int64_t count : counts) total += padded(count);
+    next_ = thread_scratch(static_cast<size_t>(total));
+  }
   float* take(int64_t count) {
     float* const taken = next_;
     next_ += padded(count);
     return taken;
   }
-  static int64_t padded(int64_t count) { return (count + 15) / 16 * 16; }
 
  private:
+  static int64_t padded(int64_t count) { return (count + 15) / 16 * 16; }
+
   float* next_;
 };
 
@@ -152,9 +161,9 @@ HWY_INLINE Matrix<const float> transposed(Matrix<const float> matrix) {
 
 void forward_rows(const AttentionForward& args, int64_t i, int64_t first, int64_t last) {
   const Attention& of = args.of;
-  const int64_t block = block_rows(of), keys = Parts::padded(tiles_size(of.width, of.columns)),
-                values = Parts::padded(tiles_size(of.columns, of.value_width)), stride = padded_columns(of.columns);
-  Parts parts(keys + values + block * stride);
+  const int64_t block = block_rows(of), keys = tiles_size(of.width, of.columns),
+                values = tiles_size(of.columns, of.value_width), stride = padded_columns(of.columns);
+  Parts parts({keys, values, block * stride});
   const Tiles key = make_tiles(matrix_of(of.key, i), of.width, of.columns, parts.take(keys)),
               value = make_tiles(matrix_of(of.value, i), of.columns, of.value_width, parts.take(values));
   float* const logits = parts.take(block * stride);
@@ -217,10 +226,10 @@ HWY_INLINE void add_gradients(const AttentionBackward& args, const BackwardBlock
 
 void backward_matrix(const AttentionBackward& args, int64_t i) {
   const Attention& of = args.of;
-  const int64_t block = block_rows(of), keys = Parts::padded(tiles_size(of.columns, of.width)),
-                values = Parts::padded(tiles_size(of.value_width, of.columns)), stride = padded_columns(of.columns),
-                packed = Parts::padded(tiles_size(block, of.value_width));
-  Parts parts(keys + values + 2 * block * stride + packed);
+  const int64_t block = block_rows(of), keys = tiles_size(of.columns, of.width),
+                values = tiles_size(of.value_width, of.columns), stride = padded_columns(of.columns),
+                packed = tiles_size(block, of.value_width);
+  Parts parts({keys, values, block * stride, block * stride, packed});
   const Tiles key = args.query_gradient
                         ? make_tiles(transposed(matrix_of(of.key, i)), of.columns, of.width, parts.take(keys))
                         : Tiles(),
