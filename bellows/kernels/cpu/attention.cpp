@@ -26,7 +26,8 @@ struct WholeVector {
 /// The last vector of a row. Values after the last column are loaded as 0 and not stored.
 struct LastVector {
   hn::Mask<Full> some;
-  HWY_INLINE hn::Vec<Full> load(const float* from) const { return hn::MaskedLoad(some, Full(), from); }
+  int64_t count;  ///< of lanes in the mask
+  HWY_INLINE hn::Vec<Full> load(const float* from) const { return load_first(Full(), some, count, from); }
   HWY_INLINE void store(hn::Vec<Full> values, float* to) const { hn::BlendedStore(values, some, Full(), to); }
   HWY_INLINE hn::Vec<Full> only(hn::Vec<Full> values, hn::Vec<Full> rest) const {
     return hn::IfThenElse(some, values, rest);
@@ -40,7 +41,7 @@ HWY_INLINE void for_vectors(int64_t columns, const Step& step) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
   for (; i + lanes <= columns; i += lanes) step(WholeVector(), i);
-  if (i < columns) step(LastVector{hn::FirstN(d, static_cast<size_t>(columns - i))}, i);
+  if (i < columns) step(LastVector{hn::FirstN(d, static_cast<size_t>(columns - i)), columns - i}, i);
 }
 
 // The functions below change rows `x` of logits or gradients, which are padded to whole vectors. Masked stores to such a

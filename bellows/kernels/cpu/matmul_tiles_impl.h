@@ -36,6 +36,20 @@ HWY_INLINE int64_t tile_width(int64_t columns_left) {
   return columns_left * 2 > lanes || lanes <= 4 ? lanes : lanes / 2;
 }
 
+/// Loads the lanes of `some`, which are the first `count` ones. The others are 0.
+template <class D>
+HWY_INLINE hn::Vec<D> load_first(D d, hn::Mask<D> some, int64_t count, const float* HWY_RESTRICT from) {
+#if HWY_TARGET <= HWY_AVX2
+  (void)count;
+  return hn::MaskedLoad(some, d, from);
+#else  // MaskedLoad() loads a whole vector, which must be aligned.
+  (void)some;
+  HWY_ALIGN float lanes[hn::MaxLanes(d)] = {};
+  for (int64_t i = 0; i < count; ++i) lanes[i] = from[i];
+  return hn::Load(d, lanes);
+#endif
+}
+
 /// Computes `rows` × `vectors` vectors of a product.
 /// Params: b       – inner × width, rows at distance b_row
 ///         columns – number of columns to store, at most the width
@@ -75,7 +89,7 @@ HWY_INLINE void compute_tile(D d, Matrix<const float> a, int64_t inner, const fl
       } else if (count > 0) {
         const auto some = hn::FirstN(d, static_cast<size_t>(count));
         const auto value =
-            adds ? hn::MulAdd(scale, sums[r][v], hn::MaskedLoad(some, d, to)) : hn::Mul(scale, sums[r][v]);
+            adds ? hn::MulAdd(scale, sums[r][v], load_first(d, some, count, to)) : hn::Mul(scale, sums[r][v]);
         hn::BlendedStore(value, some, d, to);
       }
     }
