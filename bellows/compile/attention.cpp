@@ -42,14 +42,18 @@ bool is_transposed(const Geometry& seen) {
   return is_row_major(turned);
 }
 
+/// A constant that is a number.
+std::optional<double> number_of(const c10::IValue& constant) {
+  if (constant.isInt()) return static_cast<double>(constant.toInt());
+  return constant.isDouble() ? std::make_optional(constant.toDouble()) : std::nullopt;
+}
+
 /// The factor of a multiplication or division by a constant.
 std::optional<double> factor_of(const Instruction& one) {
   const bool divides = calls(one, "aten::div.Scalar");
   if ((!divides && !calls(one, "aten::mul.Scalar")) || !is_simple(one)) return {};
-  const c10::IValue& number = one.arguments[1].constant;
-  if (!number.isDouble() && !number.isInt()) return {};
-  const double value = number.isInt() ? static_cast<double>(number.toInt()) : number.toDouble();
-  return divides ? 1 / value : value;
+  const auto value = number_of(one.arguments[1].constant);
+  return value && divides ? 1 / *value : value;
 }
 
 class AttentionFinder {
@@ -78,7 +82,9 @@ class AttentionFinder {
   }
   bool is_softmax(int at) const;
   std::optional<FusedAttention::Mask> mask_of(int at, size_t& chained) const;
-  bool dropout_of(int at, int& weights_maker, Operand& dropout) const;
+  std::optional<bool> is_stored(ValueId value, const FusedAttention& found) const;
+  int before_dropout(int drops, FusedAttention& found) const;
+  bool product(int at, FusedAttention& found) const;
   bool logits(int softmax, FusedAttention& found) const;
   bool below_softmax(int at, FusedAttention& found);
   bool gradients(ValueId logits, FusedAttention& found);
@@ -91,7 +97,7 @@ class AttentionFinder {
 };
 
 bool AttentionFinder::is_softmax(int at) const {
-  if (!is(at, "aten::_softmax") || !covers(at)) return false;
+  if ((!is(at, "aten::_softmax") && !is(at, "aten::_safe_softmax")) || !covers(at)) return false;
   const auto dims = static_cast<int64_t>(result(at).geometry.sizes.size());
   const int64_t dim = instruction(at).arguments[1].constant.toInt();
   return dims >= 3 && dims <= 4 && (dim == -1 || dim == dims - 1);
@@ -111,13 +117,14 @@ std::optional<FusedAttention::Mask> AttentionFinder::mask_of(int at, size_t& cha
   } else if (is(at, "aten::masked_fill.Scalar")) {
     chained = 0;
     made.mask = operand_of(one, 1);
-    const c10::IValue& value = one.arguments[2].constant;
-    if (!value.isDouble() && !value.isInt()) return {};
-    made.value = static_cast<float>(value.isInt() ? static_cast<double>(value.toInt()) : value.toDouble());
+    const auto value = number_of(one.arguments[2].constant);
+    if (!value) return {};
+    made.value = static_cast<float>(*value);
   } else if (is(at, "aten::where.self")) {
-    chained = 2;
+    made.inverted = !operand_of(one, 1).geometry.sizes.empty();
+    chained = made.inverted ? 1 : 2;
     made.mask = operand_of(one, 0);
-    made.replacement = operand_of(one, 1);
+    made.replacement = operand_of(one, made.inverted ? 2 : 1);
     if (!made.replacement.geometry.sizes.empty() || !is_float(made.replacement)) return {};
   } else {
     return {};
@@ -128,10 +135,28 @@ std::optional<FusedAttention::Mask> AttentionFinder::mask_of(int at, size_t& cha
                                                                                : std::nullopt;
 }
 
-/// Matches the logits of a softmax: bmm, scaling and masks.
+/// Matches the matmul of queries and keys: bmm, or baddbmm, which also scales and adds a mask.
+bool AttentionFinder::product(int at, FusedAttention& found) const {
+  const Instruction& one = instruction(at);
+  const size_t first = is(at, "aten::baddbmm") ? 1 : 0;
+  if (first == 1) {
+    const auto beta = number_of(one.arguments[3].constant), alpha = number_of(one.arguments[4].constant);
+    const Operand& added = operand_of(one, 0);
+    if (!alpha || !beta || (*beta != 0 && (*beta != 1 || found.scale != 1 || !is_float(added)))) return false;
+    if (*beta == 1)
+      found.masks.insert(found.masks.begin(), {.mask = added, .logical = result(at).geometry.sizes, .adds = true});
+    found.scale *= *alpha;
+  }
+  found.replaced.push_back(at);
+  found.query = operand_of(one, first);
+  found.key = operand_of(one, first + 1);
+  return true;
+}
+
+/// Matches the logits of a softmax: a matmul, scaling and masks.
 bool AttentionFinder::logits(int softmax, FusedAttention& found) const {
   int reader = softmax, at = maker(operand_of(instruction(softmax), 0), softmax);
-  for (; at >= 0 && !is(at, "aten::bmm");) {
+  while (at >= 0 && !is(at, "aten::bmm") && !is(at, "aten::baddbmm")) {
     found.replaced.push_back(at);
     size_t chained = 0;
     if (const auto factor = factor_of(instruction(at)))
@@ -143,43 +168,53 @@ bool AttentionFinder::logits(int softmax, FusedAttention& found) const {
     reader = at;
     at = maker(operand_of(instruction(reader), chained), reader);
   }
-  if (at < 0) return false;
-  found.replaced.push_back(at);
-  found.query = operand_of(instruction(at), 0);
-  found.key = operand_of(instruction(at), 1);
-  return true;
+  return at >= 0 && product(at, found);
+}
+
+/// Returns whether the kernel must store a value, or nothing if the value changes or is read before the kernel runs.
+std::optional<bool> AttentionFinder::is_stored(ValueId value, const FusedAttention& found) const {
+  if (uses_.overwriter[value] >= 0 || uses_.update[value]) return {};
+  bool stored = uses_.outputs[value] > 0;
+  for (const int reader : uses_.readers[value]) {
+    const bool inside = std::find(found.replaced.begin(), found.replaced.end(), reader) != found.replaced.end();
+    if (!inside && reader < found.place) return {};
+    stored |= !inside;
+  }
+  return stored;
+}
+
+/// Matches the multiplication by a dropout mask in the forward pass. Returns the instruction that computes its other
+/// operand, or -1.
+int AttentionFinder::before_dropout(int drops, FusedAttention& found) const {
+  if (!covers(drops)) return -1;
+  found.replaced.push_back(drops);
+  const auto stored = is_stored(result(drops).value, found);
+  if (!stored) return -1;
+  if (*stored) found.dropped = result(drops);
+  const Operand &first = operand_of(instruction(drops), 0), &second = operand_of(instruction(drops), 1);
+  const bool weights_first = is_softmax(uses_.maker[first.value]);
+  found.dropout = weights_first ? second : first;
+  const Operand& weights = weights_first ? first : second;
+  return first.geometry.sizes == second.geometry.sizes && is_row_major(weights.geometry) ? uses_.maker[weights.value]
+                                                                                         : -1;
 }
 
 std::optional<FusedAttention> AttentionFinder::forward(int at) {
   if (!is(at, "aten::bmm") || !covers(at)) return {};
   FusedAttention found{.place = at, .replaced = {at}};
   const Operand& left = operand_of(instruction(at), 0);
-  int softmax = uses_.maker[left.value];
   if (!is_row_major(left.geometry)) return {};
-  if (is(softmax, "aten::mul.Tensor")) {
-    const int drops = softmax;
-    if (maker(left, at) != drops) return {};
-    found.replaced.push_back(drops);
-    const Operand &first = operand_of(instruction(drops), 0), &second = operand_of(instruction(drops), 1);
-    const bool weights_first = is_softmax(uses_.maker[first.value]);
-    softmax = uses_.maker[weights_first ? first.value : second.value];
-    found.dropout = weights_first ? second : first;
-    if (first.geometry.sizes != second.geometry.sizes || !is_row_major((weights_first ? first : second).geometry))
-      return {};
-  }
+  int softmax = uses_.maker[left.value];
+  if (is(softmax, "aten::mul.Tensor")) softmax = before_dropout(softmax, found);
   if (!is_softmax(softmax)) return {};
   found.replaced.push_back(softmax);
+  found.empty_rows_are_zero = is(softmax, "aten::_safe_softmax");
   found.value = operand_of(instruction(at), 1);
   found.weights = result(softmax);
   found.result = result(at);
-  const ValueId weights = found.weights.value;
-  for (const int reader : uses_.readers[weights]) {
-    const bool inside = std::find(found.replaced.begin(), found.replaced.end(), reader) != found.replaced.end();
-    if (!inside && reader < at) return {};
-    found.stores_weights |= !inside;
-  }
-  found.stores_weights |= uses_.outputs[weights] > 0;
-  if (uses_.overwriter[weights] >= 0 || !logits(softmax, found)) return {};
+  const auto stored = is_stored(found.weights.value, found);
+  if (!stored || !logits(softmax, found)) return {};
+  found.stores_weights = *stored;
   found.sizes(left.geometry.sizes);
   return fits(found) ? std::make_optional(found) : std::nullopt;
 }

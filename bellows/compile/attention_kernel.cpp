@@ -68,7 +68,9 @@ class AttentionKernel final : public graph::Kernel {
       if (mask.adds)
         masks_.push_back({.added = matrices_of<float>(mask.mask.geometry, mask.logical)});
       else
-        masks_.push_back({.replaced = matrices_of<bool>(mask.mask.geometry, mask.logical), .value = mask.value});
+        masks_.push_back({.replaced = matrices_of<bool>(mask.mask.geometry, mask.logical),
+                          .inverted = mask.inverted,
+                          .value = mask.value});
     }
   }
 
@@ -108,8 +110,12 @@ class AttentionKernel final : public graph::Kernel {
                                    .value_gradient = to.next<float>(of_.value_gradient)});
     } else {
       float* const stored = of_.stores_weights ? to.next<float>(of_.weights) : nullptr;
-      kernels::attention_forward(
-          {.of = shape, .masks = std::move(masks), .weights = stored, .result = to.next<float>(of_.result)});
+      kernels::attention_forward({.of = shape,
+                                  .masks = std::move(masks),
+                                  .empty_rows_are_zero = of_.empty_rows_are_zero,
+                                  .weights = stored,
+                                  .dropped = to.next<float>(of_.dropped),
+                                  .result = to.next<float>(of_.result)});
     }
   }
 
@@ -141,7 +147,7 @@ std::vector<Operand> FusedAttention::operands() const {
 std::vector<Operand> FusedAttention::results() const {
   std::vector<Operand> all;
   if (!backward && stores_weights) all.push_back(weights);
-  for (const Operand* one : {&query_gradient, &key_gradient, &value_gradient}) add_existing(*one, all);
+  for (const Operand* one : {&dropped, &query_gradient, &key_gradient, &value_gradient}) add_existing(*one, all);
   if (!backward) all.push_back(result);
   return all;
 }

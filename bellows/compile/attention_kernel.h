@@ -15,6 +15,7 @@ struct FusedAttention {
     graph::Operand mask{};
     graph::Geometry::Numbers logical{};  ///< sizes of the masked logits, to which the mask is broadcast
     bool adds = false;
+    bool inverted = false;         ///< replaces logits where the mask is false
     float value = 0;               ///< replaces logits
     graph::Operand replacement{};  ///< a tensor without dims instead of `value`
   };
@@ -31,6 +32,8 @@ struct FusedAttention {
   graph::Operand dropout{};  ///< like `weights`
   graph::Operand weights{};  ///< [batch, rows, columns] or [outer batch, inner batch, rows, columns], row-major
   bool stores_weights = false;
+  bool empty_rows_are_zero = false;     ///< as in _safe_softmax; otherwise, they are NaN
+  graph::Operand dropped{};             ///< receives the weights after dropout
   graph::Operand result{}, gradient{};  ///< forward: the result; backward: its gradient
   graph::Operand query_gradient{}, key_gradient{}, value_gradient{};
 

@@ -21,6 +21,7 @@ struct Matrices {
 struct AttentionMask {
   Matrices<const float> added{};
   Matrices<const bool> replaced{};  ///< used if `added` has no data
+  bool inverted = false;            ///< replaces logits where `replaced` is false
   float value = 0;                  ///< replaces logits
 };
 
@@ -39,7 +40,9 @@ struct Attention {
 struct AttentionForward {
   Attention of{};
   std::vector<AttentionMask> masks{};  ///< applied in order
+  bool empty_rows_are_zero = false;    ///< the weights of rows in which all logits are −∞ are 0 instead of NaN
   float* weights = nullptr;            ///< [batch, rows, columns]: the result of softmax, before dropout; may be null
+  float* dropped = nullptr;            ///< [batch, rows, columns]: the weights after dropout; may be null
   float* result = nullptr;             ///< [batch, rows, value_width]
 };
 
@@ -56,7 +59,7 @@ struct AttentionBackward {
 
 /// Numerics: sums of matmuls are computed in the order of their inner dims, with fused multiply-add if the processor has
 ///           it. Sums of a row are computed in a fixed order. The error of e^x is at most one unit in the last place.
-///           NaN propagates, and rows without any logit (all −∞) are NaN, as in libtorch. Results are bit-identical for
+///           NaN propagates, and rows without any logit (all −∞) are NaN by default, as in libtorch. Results are bit-identical for
 ///           any number of threads
 /// Cost:     the logits of a block of rows stay in the cache. Forward writes the weights once, and backward reads them
 ///           once. Each thread keeps a buffer of one key, one value and two blocks of logits

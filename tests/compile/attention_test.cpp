@@ -135,6 +135,8 @@ TEST(AttentionKernels, ReplaceLogits) {
                  "0.5");
     const Tensor low = torch::scalar_tensor(-1e9);
     expect_equal(Handwritten{.mask = [&](const Tensor& x) { return at::where(mask, low, x); }}.step(), 1, 1, "where");
+    expect_equal(Handwritten{.mask = [&](const Tensor& x) { return at::where(mask == 0, x, low); }}.step(), 1, 1,
+                 "inverted where");
   }
   expect_equal(
       Handwritten{.mask = [&](const Tensor& x) { return x.masked_fill(causal, -1e9).masked_fill(padding, -2e9); }}
@@ -153,7 +155,51 @@ TEST(AttentionKernels, KeepNanOfRowsWithoutLogits) {
 
 TEST(AttentionKernels, StoreWeightsThatAreReturned) {
   expect_equal(Handwritten{.returns_weights = true}.step(), 1, 1, "weights before dropout");
-  expect_equal(Handwritten{.dropout = 0.2, .returns_weights = true}.step(), 0, 1, "weights after dropout");
+  expect_equal(Handwritten{.dropout = 0.2, .returns_weights = true}.step(), 1, 1, "weights after dropout");
+}
+
+/// Returns a training step that calls `attention` with queries, keys and values [2, 3, 13, 8].
+std::function<Tensors()> step_of(const std::function<Tensor(const Tensor&, const Tensor&, const Tensor&)>& attention) {
+  torch::manual_seed(7);
+  const Tensor x = torch::randn({3, 2, 3, 13, 8});
+  return [=]() -> Tensors {
+    const Tensor all = x.detach().requires_grad_();
+    const Tensor result = attention(all[0], all[1], all[2]);
+    result.pow(2).sum().backward();
+    return {result.detach(), all.grad()};
+  };
+}
+
+TEST(AttentionKernels, ReplaceBaddbmm) {
+  const Tensor mask = torch::randn({13, 13}), unused = torch::full({1}, NAN);
+  struct Call {
+    Tensor added;
+    double beta, alpha;
+    int forward;
+  };
+  for (const Call& call : {Call{mask, 1, 0.3, 1}, Call{unused, 0, 0.3, 1}, Call{mask, 1, 1, 1}, Call{mask, 2, 1, 0}}) {
+    const auto attention = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
+      const auto heads = [](const Tensor& all) { return all.flatten(0, 1); };
+      const Tensor logits = at::baddbmm(call.added, heads(q), heads(k).transpose(1, 2), call.beta, call.alpha);
+      return at::bmm(at::dropout(at::softmax(logits, -1), 0.2, true), heads(v));
+    };
+    expect_equal(step_of(attention), call.forward, 1, c10::str("beta ", call.beta, ", alpha ", call.alpha));
+  }
+}
+
+TEST(AttentionKernels, ReplaceLibtorchsAttentionWithDropout) {
+  Tensor mask = torch::randn({13, 13});
+  mask[3].fill_(-HUGE_VAL);  // weights of 0
+  for (const auto& with : {std::optional<Tensor>(), std::optional<Tensor>(mask)}) {
+    const auto attention = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
+      return at::scaled_dot_product_attention(q, k, v, with, 0.2);
+    };
+    expect_equal(step_of(attention), 1, 1, with ? "mask" : "no mask");
+  }
+  const auto causal = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
+    return at::scaled_dot_product_attention(q, k, v, {}, 0.2, true);
+  };
+  expect_equal(step_of(causal), 1, 1, "causal");
 }
 
 TEST(AttentionKernels, LeaveOthersToLibtorch) {
@@ -194,6 +240,25 @@ TEST(AttentionKernels, OfLibtorchsLayers) {
       }
     }
   }
+}
+
+// The layers compare their inputs, which separates them into several programs. The weights after dropout are then results
+// of a program.
+TEST(AttentionKernels, OfSeveralLayers) {
+  torch::manual_seed(5);
+  const Tensor x = torch::randn({9, 3, 32}), target = torch::randn({9, 3, 32});
+  const Tensor mask = torch::full({9, 9}, -HUGE_VAL).triu(1);
+  const auto options = nn::TransformerEncoderLayerOptions(32, 4).dropout(0.1).dim_feedforward(48);
+  nn::TransformerEncoder encoder(nn::TransformerEncoderOptions(options, 2));
+  const auto step = [&]() -> Tensors {
+    encoder->zero_grad();
+    const Tensor result = encoder->forward(x, mask);
+    (result * target).sum().backward();
+    Tensors made{result.detach()};
+    for (const Tensor& each : encoder->parameters()) made.push_back(each.grad().clone());
+    return made;
+  };
+  expect_equal(step, 1, 2, "encoder");
 }
 
 TEST(AttentionKernels, HaveTheSameBitsForEachNumberOfThreads) {

@@ -79,7 +79,10 @@ Results run(const Case& one, bool dropout, const std::vector<AttentionMask>& mas
   const auto made = [&](int64_t rows, int64_t columns) { return torch::full({s.batch, s.heads, rows, columns}, NAN); };
   Results all{made(s.rows, s.columns), made(s.rows, s.value_width), made(s.rows, s.width), made(s.width, s.columns),
               made(s.columns, s.value_width)};
-  const AttentionForward forward{one.attention(dropout), masks, all[0].data_ptr<float>(), all[1].data_ptr<float>()};
+  const AttentionForward forward{.of = one.attention(dropout),
+                                 .masks = masks,
+                                 .weights = all[0].data_ptr<float>(),
+                                 .result = all[1].data_ptr<float>()};
   if (scratch) fill_scratch(*scratch);
   (reference ? ref::attention_forward : attention_forward)(forward);
   AttentionBackward backward{.of = one.attention(dropout),
@@ -173,6 +176,53 @@ TEST(AttentionKernelTest, RowsWithoutLogitsAreNan) {
   EXPECT_TRUE(ours[1].select(2, 1).isnan().all().item<bool>());
   EXPECT_FALSE(ours[1].select(2, 0).isnan().any().item<bool>());
   EXPECT_FALSE(ours[1].select(2, 2).isnan().any().item<bool>());
+}
+
+TEST(AttentionKernelTest, RowsWithoutLogitsAreZeroIfAskedFor) {
+  torch::manual_seed(3);
+  Case one({1, 1, 4, 5, 8, 8});
+  one.added = torch::zeros({1, 1, 4, 5});
+  one.added.select(2, 1).fill_(-INFINITY);
+  one.added.select(2, 2).fill_(-INFINITY);
+  one.added[0][0][2][4] = NAN;
+  for (const auto& forward : {attention_forward, ref::attention_forward}) {
+    const Tensor weights = torch::full({1, 1, 4, 5}, NAN), result = torch::full({1, 1, 4, 8}, NAN);
+    forward({.of = one.attention(false),
+             .masks = {{.added = matrices<float>(one.added)}},
+             .empty_rows_are_zero = true,
+             .weights = weights.data_ptr<float>(),
+             .result = result.data_ptr<float>()});
+    EXPECT_TRUE(result.select(2, 1).eq(0).all().item<bool>());
+    EXPECT_TRUE(weights.select(2, 1).eq(0).all().item<bool>());
+    EXPECT_TRUE(result.select(2, 2).isnan().all().item<bool>()) << "NaN is not hidden";
+    EXPECT_TRUE(at::allclose(weights.select(2, 3).sum(), torch::ones({})));
+  }
+}
+
+TEST(AttentionKernelTest, ReplacesWhereAnInvertedMaskIsFalse) {
+  torch::manual_seed(3);
+  Case one({2, 2, 9, 21, 8, 8});
+  const AttentionMask plain{.replaced = matrices<bool>(one.replaced), .value = -1};
+  const Tensor opposite = one.replaced.contiguous().logical_not();
+  const AttentionMask inverted{.replaced = matrices<bool>(opposite), .inverted = true, .value = -1};
+  for (const bool reference : {false, true}) {
+    const Results expected = run(one, true, {plain}, reference), ours = run(one, true, {inverted}, reference);
+    for (size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(at::equal(ours[i], expected[i])) << i;
+  }
+}
+
+TEST(AttentionKernelTest, StoresWeightsAfterDropout) {
+  torch::manual_seed(3);
+  const Case one({2, 2, 9, 21, 8, 8});
+  for (const auto& forward : {attention_forward, ref::attention_forward}) {
+    const Tensor weights = torch::full({2, 2, 9, 21}, NAN), dropped = weights.clone(),
+                 result = torch::empty({2, 2, 9, 8});
+    forward({.of = one.attention(true),
+             .weights = weights.data_ptr<float>(),
+             .dropped = dropped.data_ptr<float>(),
+             .result = result.data_ptr<float>()});
+    EXPECT_TRUE(at::allclose(dropped, weights * one.dropout));
+  }
 }
 
 TEST(AttentionKernelTest, NanOfOneLogitReachesItsRowOnly) {

@@ -7,6 +7,7 @@
 #include <hwy/highway.h>
 // clang-format on
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 
@@ -62,19 +63,33 @@ HWY_INLINE void mask_row(const AttentionMask& mask, int64_t i, int64_t row, int6
     }
   } else {
     const bool* const replaced = mask.replaced.at(i) + row * mask.replaced.row;
-    for (int64_t c = 0; c < columns; ++c) x[c] = replaced[c * mask.replaced.column] ? mask.value : x[c];
+    for (int64_t c = 0; c < columns; ++c)
+      x[c] = replaced[c * mask.replaced.column] != mask.inverted ? mask.value : x[c];
   }
 }
 
-/// Params: weights – receives the result before dropout; may be null
-///         dropout – factors of the result; may be null
-HWY_INLINE void softmax_row(int64_t columns, float* x, float* weights, const float* dropout) {
+/// The operands of softmax for one row. Those that are not needed are null.
+struct SoftmaxRow {
+  float* weights;        ///< receives the result before dropout
+  const float* dropout;  ///< factors of the result
+  float* dropped;        ///< receives the result after dropout
+  bool empty_is_zero;    ///< whether the result is 0 if all logits are −∞
+};
+
+HWY_INLINE bool is_empty(const float* x, int64_t columns) {
+  return std::all_of(x, x + columns, [](float logit) { return logit == -HUGE_VALF; });
+}
+
+HWY_INLINE void softmax_row(int64_t columns, float* x, const SoftmaxRow& row) {
   const Full d;
   const auto lowest = hn::Set(d, -HUGE_VALF);
   auto largest = lowest;
   for_vectors(columns, [&](auto vector, int64_t c)
                            HWY_ATTR { largest = hn::Max(largest, vector.only(hn::LoadU(d, x + c), lowest)); });
-  const auto shift = hn::MaxOfLanes(d, largest);
+  auto shift = hn::MaxOfLanes(d, largest);
+  auto total = hn::Zero(d);
+  // The weights of an empty row are e^(−∞ − 0) / 1.
+  if (row.empty_is_zero && is_empty(x, columns)) shift = hn::Zero(d), total = hn::Set(d, 1);
   auto sums = hn::Zero(d);
   for_vectors(columns, [&](auto vector, int64_t c) HWY_ATTR {
     // Highway's exponential treats NaN as a very small number. Lanes after the last column add 0.
@@ -83,11 +98,12 @@ HWY_INLINE void softmax_row(int64_t columns, float* x, float* weights, const flo
     hn::StoreU(power, d, x + c);
     sums = hn::Add(sums, power);
   });
-  const auto factor = hn::Div(hn::Set(d, 1), hn::SumOfLanes(d, sums));
+  const auto factor = hn::Div(hn::Set(d, 1), hn::Add(total, hn::SumOfLanes(d, sums)));
   for_vectors(columns, [&](auto vector, int64_t c) HWY_ATTR {
     auto weight = hn::Mul(hn::LoadU(d, x + c), factor);
-    if (weights) vector.store(weight, weights + c);
-    if (dropout) weight = hn::Mul(weight, vector.load(dropout + c));
+    if (row.weights) vector.store(weight, row.weights + c);
+    if (row.dropout) weight = hn::Mul(weight, vector.load(row.dropout + c));
+    if (row.dropped) vector.store(weight, row.dropped + c);
     hn::StoreU(weight, d, x + c);
   });
 }
@@ -174,8 +190,12 @@ void forward_rows(const AttentionForward& args, int64_t i, int64_t first, int64_
     for (int64_t r = 0; r < rows; ++r) {
       float* const x = logits + r * stride;
       for (const AttentionMask& mask : args.masks) mask_row<true>(mask, i, row + r, of.columns, x);
-      softmax_row(of.columns, x, args.weights ? args.weights + (i * of.rows + row + r) * of.columns : nullptr,
-                  of.dropout.data ? of.dropout.at(i) + (row + r) * of.dropout.row : nullptr);
+      const int64_t place = (i * of.rows + row + r) * of.columns;
+      softmax_row(of.columns, x,
+                  {.weights = args.weights ? args.weights + place : nullptr,
+                   .dropout = of.dropout.data ? of.dropout.at(i) + (row + r) * of.dropout.row : nullptr,
+                   .dropped = args.dropped ? args.dropped + place : nullptr,
+                   .empty_is_zero = args.empty_rows_are_zero});
     }
     multiply({logits, stride, 1}, rows, value,
              {1, false, args.result + (i * of.rows + row) * of.value_width, of.value_width});

@@ -13,6 +13,10 @@ double at(const Matrices<const T>& matrices, int64_t i, int64_t row, int64_t col
   return static_cast<double>(matrices.at(i)[row * matrices.row + column * matrices.column]);
 }
 
+bool is_replaced(const AttentionMask& mask, int64_t i, int64_t row, int64_t column) {
+  return (at(mask.replaced, i, row, column) != 0) != mask.inverted;
+}
+
 void softmax(double* x, int64_t count) {
   const double largest = *std::max_element(x, x + count);
   double sum = 0;
@@ -33,14 +37,19 @@ void attention_forward(const AttentionForward& args) {
         for (const AttentionMask& mask : args.masks) {
           if (mask.added.data)
             x[c] += at(mask.added, i, row, c);
-          else if (at(mask.replaced, i, row, c) != 0)
+          else if (is_replaced(mask, i, row, c))
             x[c] = mask.value;
         }
       }
-      softmax(x.data(), of.columns);
+      const bool empty = std::all_of(x.begin(), x.end(), [](double logit) { return logit == -HUGE_VAL; });
+      if (empty && args.empty_rows_are_zero)
+        std::fill(x.begin(), x.end(), 0);
+      else
+        softmax(x.data(), of.columns);
       for (int64_t c = 0; c < of.columns; ++c) {
         if (args.weights) args.weights[(i * of.rows + row) * of.columns + c] = static_cast<float>(x[c]);
         if (of.dropout.data) x[c] *= at(of.dropout, i, row, c);
+        if (args.dropped) args.dropped[(i * of.rows + row) * of.columns + c] = static_cast<float>(x[c]);
       }
       for (int64_t k = 0; k < of.value_width; ++k) {
         double sum = 0;
@@ -69,7 +78,7 @@ void attention_backward(const AttentionBackward& args) {
       }
       for (int64_t c = 0; c < of.columns; ++c) {
         x[c] = (x[c] - mean) * weights[c];
-        for (const AttentionMask& mask : args.masks) x[c] = at(mask.replaced, i, row, c) != 0 ? mask.value : x[c];
+        for (const AttentionMask& mask : args.masks) x[c] = is_replaced(mask, i, row, c) ? mask.value : x[c];
         x[c] *= of.scale;
         for (int64_t k = 0; k < of.width; ++k) {
           query[row * of.width + k] += x[c] * at(of.key, i, k, c);
