@@ -92,7 +92,7 @@ Results run(const Case& one, bool dropout, const std::vector<AttentionMask>& mas
                              .key_gradient = all[3].data_ptr<float>(),
                              .value_gradient = all[4].data_ptr<float>()};
   for (const AttentionMask& mask : masks) {
-    if (!mask.added.data) backward.masks.push_back({.replaced = mask.replaced});
+    if (!mask.added.data) backward.masks.push_back({.replaced = mask.replaced, .inverted = mask.inverted});
   }
   if (scratch) fill_scratch(*scratch);
   (reference ? ref::attention_backward : attention_backward)(backward);
