@@ -59,8 +59,8 @@ struct AttentionBackward {
 
 /// Numerics: sums of matmuls are computed in the order of their inner dims, with fused multiply-add if the processor has
 ///           it. Sums of a row are computed in a fixed order. The error of e^x is at most one unit in the last place.
-///           NaN propagates, and rows without any logit (all −∞) are NaN by default, as in libtorch. Results are bit-identical for
-///           any number of threads
+///           NaN propagates, and rows without any logit (all −∞) are NaN by default, as in libtorch. Results are
+///           bit-identical for any number of threads
 /// Cost:     the logits of a block of rows stay in the cache. Forward writes the weights once, and backward reads them
 ///           once. Each thread keeps a buffer of one key, one value and two blocks of logits
 /// Threads:  thread-safe; uses the threads of parallel_chunks()

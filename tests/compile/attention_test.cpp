@@ -242,8 +242,8 @@ TEST(AttentionKernels, OfLibtorchsLayers) {
   }
 }
 
-// The layers compare their inputs, which separates them into several programs. The weights after dropout are then results
-// of a program.
+// The layers compare their inputs, which separates them into several programs. The weights after dropout are then
+// results of a program.
 TEST(AttentionKernels, OfSeveralLayers) {
   torch::manual_seed(5);
   const Tensor x = torch::randn({9, 3, 32}), target = torch::randn({9, 3, 32});
