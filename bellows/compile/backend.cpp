@@ -14,6 +14,7 @@
 #include <mutex>
 #include <thread>
 
+#include "bellows/compile/attention.h"
 #include "bellows/compile/cost_model.h"
 #include "bellows/compile/embedding.h"
 #include "bellows/compile/jit/kernel_cache.h"
@@ -92,6 +93,8 @@ std::string names_of(const graph::Program& program) {
 
 std::vector<graph::Pass> cpu_passes(const BackendOptions& options) {
   std::vector<graph::Pass> list = passes_with_onednn();
+  // Before the pass "onednn", which replaces the matmuls that it finds.
+  graph::insert_before(has_onednn() ? "onednn" : "loops", attention_kernels_pass(), list);
   graph::insert_before("loops", embedding_pass(), list);
   if (options.autocast) graph::insert_before("constants", graph::autocast_pass(*options.autocast), list);
   for (const graph::Pass& pass : options.extra_passes) graph::insert_before("loops", pass, list);
@@ -129,8 +132,9 @@ graph::Pass kernels_pass(const KernelFamily& family, const std::stop_token& stop
 /// Inserts the pass "recompute" before the passes that replace operators with kernels or fuse them. Copies of pointwise
 /// operators can then be fused with the operators that read their results.
 void insert_recompute(std::vector<graph::Pass>& list, graph::RecomputeOptions options) {
-  const auto place = std::find_if(list.begin(), list.end(),
-                                  [](const auto& pass) { return pass.name == "onednn" || pass.name == "loops"; });
+  const auto place = std::find_if(list.begin(), list.end(), [](const auto& pass) {
+    return pass.name == attention_kernels_step || pass.name == "onednn" || pass.name == "loops";
+  });
   options.after.assign(place, list.end());
   list.insert(place, graph::recompute_pass(std::move(options)));
 }
