@@ -13,5 +13,5 @@
 #include "bellows/graph/program/rewrite.h"
 #include "bellows/graph/recording/dispatch_state.h"
 #include "bellows/graph/recording/geometry.h"
-#include "bellows/graph/recording/graph.h"
+#include "bellows/graph/recording/recording.h"
 #include "bellows/graph/recording/region.h"

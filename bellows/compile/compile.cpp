@@ -51,8 +51,8 @@ graph::Explanation CompiledRegion::explain() const {
   return region_->explain();
 }
 
-std::vector<graph::Graph> CompiledRegion::graphs() const {
-  return region_->graphs();
+std::vector<graph::Recording> CompiledRegion::recordings() const {
+  return region_->recordings();
 }
 
 }  // namespace bellows::compile_detail

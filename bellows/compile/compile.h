@@ -90,7 +90,7 @@ class CompiledRegion {
   /// Returns statistics of all calls so far.
   graph::Explanation explain() const;
   /// Returns the recordings in memory.
-  std::vector<graph::Graph> graphs() const;
+  std::vector<graph::Recording> recordings() const;
   /// Returns whether no compilation is running. Between calls, this is always true, except with `background`.
   bool ready() const;
 

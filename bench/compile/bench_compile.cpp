@@ -1,4 +1,4 @@
-// What a call of a compiled function takes beside a plain one: followed and interpreted, and recorded.
+// What a call of a compiled function takes beside a plain one: followed and run in order, and recorded.
 #include <torch/torch.h>
 
 #include <memory>
@@ -60,9 +60,9 @@ Row measure(const Work& work, const Options& options) {
                                   timed_contestant("recorded", [=] { return compile(recorded, in_order)(); })},
                                  {.window_s = options.quick ? 0.2 : 0.5, .windows = options.quick ? 5 : 15});
   Row row = time_row(work.name, "time per call", "us", all, equal);
-  const auto graphs = followed.graphs();
   size_t operators = 0;
-  for (const auto& graph : graphs) operators = std::max(operators, graph.nodes.size());
+  for (const auto& recording : followed.recordings())
+    operators = std::max(operators, recording.program.instructions.size());
   row.note = c10::str(operators, " operators; added time per operator: followed ",
                       1e6 * (all.sides[0].seconds() - all.sides[1].seconds()) / static_cast<double>(operators),
                       " us, recorded ",

@@ -137,7 +137,7 @@ Row measure(const Work& work, const Options& options) {
                                   timed_contestant("plain", [&] { plain(work.input); })},
                                  {.window_s = options.quick ? 0.005 : 0.01, .windows = options.quick ? 5 : 15});
   Row row = time_row(work.name, "time per call", "us", all, close);
-  const auto operators = static_cast<double>(replayed.graphs().at(0).nodes.size());
+  const auto operators = static_cast<double>(replayed.recordings().at(0).program.instructions.size());
   const int calls = options.quick ? 100 : 300;
   const double added_replayed = 1e6 * added_s(work, {.after = 3, .verify_every = 1 << 30}, calls),
                added_followed = 1e6 * added_s(work, {}, calls);

@@ -40,7 +40,7 @@ RC_GTEST_PROP(GeneratedPrograms, LeaveNearlyTheSameValues, ()) {
   }
   if (far > allowed) {
     RC_LOG() << region.explain().to_text();
-    for (const auto& graph : region.graphs()) RC_LOG() << graph.to_text();
+    for (const auto& recording : region.recordings()) RC_LOG() << recording.to_text();
   }
   RC_ASSERT(far <= allowed);
 }

@@ -112,7 +112,7 @@ TEST(Compile, TakesAndGivesWhatTheFunctionDoes) {
     EXPECT_EQ((call % 2 ? forward : same)(torch::ones({2, 3}), call).sum().item<double>(), 18 * call);
   EXPECT_EQ(forward.explain().calls, 3);
   EXPECT_EQ(forward.explain().followed_calls, 2);
-  EXPECT_EQ(forward.graphs().size(), 1u);
+  EXPECT_EQ(forward.recordings().size(), 1u);
 
   auto in_place = compile([](at::Tensor& x) -> at::Tensor& { return x.add_(1); }, {.exact = true});
   auto nothing = compile([&](at::Tensor& x) { x.mul_(2); });

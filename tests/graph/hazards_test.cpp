@@ -133,13 +133,14 @@ TEST(RegionHazards, BatchNormWritesWhatItsSchemaDoesNotSay) {
   Region region;
   torch::nn::BatchNorm1d norm(4);
   region.run([&] { norm(torch::randn({3, 4})); });
-  ASSERT_EQ(region.graphs().size(), 1u);
-  const auto graph = region.graphs()[0];
-  const auto found = std::find_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
-    return node.op->name.find("native_batch_norm") != std::string::npos;
+  ASSERT_EQ(region.recordings().size(), 1u);
+  const auto recording = region.recordings()[0];
+  const auto& all = recording.program.instructions;
+  const auto found = std::find_if(all.begin(), all.end(), [](const Instruction& one) {
+    return one.op->name.find("native_batch_norm") != std::string::npos;
   });
-  ASSERT_NE(found, graph.nodes.end());
-  EXPECT_EQ(found->written().size(), 2u) << graph.to_text();
+  ASSERT_NE(found, all.end());
+  EXPECT_EQ(found->updates.size(), 2u) << recording.to_text();
 }
 
 /// In inference mode composite operators arrive whole.

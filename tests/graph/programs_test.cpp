@@ -23,7 +23,7 @@ RC_GTEST_PROP(RegionPrograms, LeaveTheSameBits, ()) {
     outcome(make, 6, nullptr, &expected);
     outcome(make, 6, &again, &got);
     RC_LOG() << expected.at(differs) << "\n" << got.at(differs) << "\n" << region.explain().to_text();
-    for (const auto& graph : region.graphs()) RC_LOG() << graph.to_text();
+    for (const auto& recording : region.recordings()) RC_LOG() << recording.to_text();
   }
   RC_ASSERT(differs == -1);
   RC_TAG(region.explain().followed_calls > 0);

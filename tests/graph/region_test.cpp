@@ -33,13 +33,24 @@ TEST(Region, RecordsFollowsAndPrints) {
   EXPECT_EQ(said.never_seen, 2 * calls);  // relu, mul
   EXPECT_EQ(said.lifted, 1);
   EXPECT_EQ(said.mismatches, 0);
-  ASSERT_EQ(region.graphs().size(), 1u);
-  const std::string text = region.graphs()[0].to_text();
-  EXPECT_THAT(text, HasSubstr("graph of 6 operators, 2 inputs, 4 new buffers"));
-  EXPECT_THAT(text, HasSubstr("  %0 f32[4, 3] strides [1, 4] = aten::t(%0 f32[3, 4])\n"));
-  EXPECT_THAT(text, HasSubstr("aten::mul.Scalar(%3, scalar 0.)"));
-  EXPECT_THAT(text, HasSubstr("aten::add_.Scalar(%2, 1, 1) writes %2"));
+  ASSERT_EQ(region.recordings().size(), 1u);
+  region.recordings()[0].program.check();
+  const std::string text = region.recordings()[0].to_text();
+  EXPECT_THAT(text, HasSubstr("program of 6 instructions, 2 inputs, 1 numbers, 0 outputs"));
+  EXPECT_THAT(text, HasSubstr("  %0 f32[4, 3] strides [1, 4] = aten::t(%0)\n"));
+  EXPECT_THAT(text, HasSubstr("aten::mul.Scalar(%3, #0)"));
+  EXPECT_THAT(text, HasSubstr("aten::add_.Scalar(%2, 1, 1) updates %2 to %6"));
   EXPECT_THAT(said.to_text(), HasSubstr("3 calls, 2 followed completely"));
+}
+
+TEST(Region, RecordingsMarkOperatorsThatRunImmediately) {
+  Region region;
+  const at::Tensor x = torch::ones({2});
+  region.run([&] { EXPECT_GT((x * at::rand({2})).sum().item<double>(), 0); });
+  const std::string text = region.recordings()[0].to_text();
+  EXPECT_THAT(text, HasSubstr(") [now]\n"));
+  EXPECT_THAT(text, HasSubstr("  host = aten::_local_scalar_dense("));
+  EXPECT_THAT(text, HasSubstr(") [flush]\n"));
 }
 
 TEST(Region, ViewsAndAliasesBecomeRealWithTheirStorage) {

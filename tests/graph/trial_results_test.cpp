@@ -10,19 +10,21 @@
 namespace bellows::graph::detail {
 namespace {
 
-/// A node of `mul` without results.
-Node product_of(BufferId a, BufferId b, const at::Tensor& like) {
+/// A recorded `mul` without results.
+RecordedOperator product_of(BufferId a, BufferId b, const at::Tensor& like) {
   const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::mul", "Tensor");
-  Node node{.op = &operator_facts(handle)};
+  RecordedOperator made{.instruction = {.op = &operator_facts(handle)}};
   for (const BufferId buffer : {a, b})
-    node.arguments.push_back({.kind = OperatorFacts::Kind::tensor, .tensors = {{buffer, Geometry::of(like)}}});
-  return node;
+    made.instruction.arguments.push_back(
+        {.kind = OperatorFacts::Kind::tensor, .operands = {{buffer, Geometry::of(like)}}});
+  return made;
 }
 
-Node with_result(Node node, BufferId buffer, const at::Tensor& like) {
-  node.results.push_back({.outputs = {{.value = {buffer, Geometry::of(like)}, .made = true, .nbytes = like.nbytes()}}});
-  node.buffers_after = buffer + 1;
-  return node;
+RecordedOperator with_result(RecordedOperator made, BufferId buffer, const at::Tensor& like) {
+  made.instruction.results.push_back({.operands = {{buffer, Geometry::of(like)}}});
+  made.results.push_back({.made = true, .nbytes = like.nbytes()});
+  made.buffers_after = buffer + 1;
+  return made;
 }
 
 TEST(TrialResults, AreRenumberedForOtherBuffers) {
@@ -32,9 +34,9 @@ TEST(TrialResults, AreRenumberedForOtherBuffers) {
   known.add(with_result(product_of(5, 7, x), 9, x));
   const auto found = known.find(product_of(12, 3, x), 20);
   ASSERT_TRUE(found);
-  EXPECT_EQ(found->results[0].outputs[0].value.buffer, 20);
-  EXPECT_EQ(found->results[0].outputs[0].value.geometry, Geometry::of(x));
-  EXPECT_EQ(found->arguments[0].tensors[0].buffer, 12);
+  EXPECT_EQ(found->instruction.results[0].operands[0].value, 20);
+  EXPECT_EQ(found->instruction.results[0].operands[0].geometry, Geometry::of(x));
+  EXPECT_EQ(found->instruction.arguments[0].operands[0].value, 12);
   EXPECT_EQ(found->buffers_after, 21);
 }
 
@@ -45,11 +47,11 @@ TEST(TrialResults, BelongToTheSameKindOfArguments) {
   EXPECT_FALSE(known.find(product_of(4, 4, x), 9)) << "the same buffer twice";
   EXPECT_FALSE(known.find(product_of(5, 7, x.to(at::kDouble)), 9));
   EXPECT_FALSE(known.find(product_of(5, 7, torch::zeros({3, 2}).t()), 9));
-  Node other = product_of(5, 7, x);
-  other.dispatch_state.grad = !other.dispatch_state.grad;
+  RecordedOperator other = product_of(5, 7, x);
+  other.state.dispatch_state.grad = !other.state.dispatch_state.grad;
   EXPECT_FALSE(known.find(other, 9));
   other = product_of(5, 7, x);
-  other.arguments.push_back({.constant = 1});
+  other.instruction.arguments.push_back({.constant = 1});
   EXPECT_FALSE(known.find(other, 9));
 }
 

@@ -100,9 +100,10 @@ size_t most_at_once(const std::vector<Piece>& pieces) {
 
 class MemoryPlanner {
  public:
-  MemoryPlanner(const Program& program, const std::vector<bool>& lent)
-      : program_(program), lent_(lent), stays_(program.inputs.size()) {
+  MemoryPlanner(const Program& program, const std::vector<bool>& lent, bool arena)
+      : program_(program), lent_(lent), arena_(arena), stays_(program.inputs.size()) {
     plan_.block_of.assign(program.values.size(), -1);
+    plan_.blocks.reserve(program.values.size());
     plan_.scratch_offset.assign(program.instructions.size(), 0);
     find_stretches();
   }
@@ -167,7 +168,7 @@ class MemoryPlanner {
       for (const Operand& operand : result.operands) {
         if (operand.value < 0) continue;
         if (plan_.block_of[operand.value] < 0)
-          add(operand.value, one.kernel || out_form_of(one) ? Home::arena : Home::allocated, at);
+          add(operand.value, arena_ && (one.kernel || out_form_of(one)) ? Home::arena : Home::allocated, at);
         block(operand.value).last = last_[at];
       }
     }
@@ -211,6 +212,7 @@ class MemoryPlanner {
 
   const Program& program_;
   const std::vector<bool>& lent_;
+  const bool arena_;
   std::vector<bool> stays_;
   std::vector<int> first_, last_;  ///< first and last instruction of each instruction's stretch
   MemoryPlan plan_;
@@ -219,7 +221,11 @@ class MemoryPlanner {
 }  // namespace
 
 MemoryPlan MemoryPlan::of(const Program& program, const std::vector<bool>& lent) {
-  return MemoryPlanner(program, lent).run();
+  return MemoryPlanner(program, lent, true).run();
+}
+
+MemoryPlan MemoryPlan::without_arena(const Program& program) {
+  return MemoryPlanner(program, {}, false).run();
 }
 
 }  // namespace bellows::graph

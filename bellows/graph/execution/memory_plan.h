@@ -41,6 +41,8 @@ struct MemoryPlan {
   /// Creates a plan.
   /// Params: lent – for each output, whether it may be lent from the arena. If empty, no output is lent
   static MemoryPlan of(const Program& program, const std::vector<bool>& lent = {});
+  /// Creates a plan in which each operator allocates its results. The program has no kernels and no constants.
+  static MemoryPlan without_arena(const Program& program);
 };
 
 /// Turns a test mode for lifetimes on or off. In this mode, new programs fill each block of the arena with NaN before

@@ -19,11 +19,10 @@ namespace bellows::graph {
 namespace {
 
 /// An updated value has the same memory before and after the update, or has been copied to its new place.
-Operand in_memory(const Instruction& one, Operand operand) {
+ValueId in_memory(const Instruction& one, ValueId value) {
   const auto update = std::find_if(one.updates.begin(), one.updates.end(),
-                                   [&](const auto& written) { return written.before == operand.value; });
-  if (update != one.updates.end()) operand.value = update->after;
-  return operand;
+                                   [&](const auto& written) { return written.before == value; });
+  return update == one.updates.end() ? value : update->after;
 }
 
 bool same_layout(const Geometry& geometry, const at::Tensor& tensor) {
@@ -80,11 +79,13 @@ class LentOutputs {
 
 class ProgramRunner::Impl {
  public:
-  explicit Impl(Program program, detail::LentOutputs lent_outputs = {})
-      : program_(checked(std::move(program))),
+  /// Params: in_order – see ProgramRunner::in_order()
+  explicit Impl(Program program, detail::LentOutputs lent_outputs = {}, bool in_order = false)
+      : program_(std::move(program)),
+        in_order_(in_order),
         lent_outputs_(std::move(lent_outputs)),
-        plan_(MemoryPlan::of(program_, lent_outputs_.lent())),
-        memory_(program_, plan_) {
+        plan_(in_order ? MemoryPlan::without_arena(program_) : MemoryPlan::of(program_, lent_outputs_.lent())),
+        memory_(program_, plan_, in_order) {
     prepared_.reserve(program_.instructions.size());
     for (const Instruction& one : program_.instructions) prepared_.push_back(prepare(one));
     find_stretches();
@@ -120,7 +121,8 @@ class ProgramRunner::Impl {
 
   /// Returns: a new runner of the same program if the last run changed the lent outputs, otherwise null
   std::unique_ptr<Impl> relent() {
-    if (!has_run_ || lent_outputs_.is_settled() || !lent_outputs_.learn(memory_.came_back())) return nullptr;
+    if (!has_run_ || in_order_ || lent_outputs_.is_settled() || !lent_outputs_.learn(memory_.came_back()))
+      return nullptr;
     return std::make_unique<Impl>(program_, lent_outputs_);
   }
 
@@ -141,7 +143,7 @@ class ProgramRunner::Impl {
     const c10::OperatorHandle* op = nullptr;
     tap::Stack arguments{};
     std::vector<std::pair<size_t, int>> numbers{};  ///< positions among the arguments
-    std::vector<MadeTensor> made{};
+    c10::SmallVector<MadeTensor, 1> made{};
     std::vector<ValueId> operands{}, results{};  ///< for a kernel or a group
     std::unique_ptr<ProgramRunner> group{};
   };
@@ -153,11 +155,6 @@ class ProgramRunner::Impl {
     std::vector<c10::IValue> numbers{};
     std::exception_ptr error = nullptr;
   };
-
-  static Program checked(Program program) {
-    program.check();
-    return program;
-  }
 
   void find_stretches() {
     const int count = static_cast<int>(program_.instructions.size());
@@ -182,7 +179,7 @@ class ProgramRunner::Impl {
     if (one.kernel || one.group) {
       if (!one.kernel) made.group = std::make_unique<ProgramRunner>(*one.group);
       for (const auto& argument : one.arguments) {
-        for (const Operand& operand : argument.operands) made.operands.push_back(in_memory(one, operand).value);
+        for (const Operand& operand : argument.operands) made.operands.push_back(in_memory(one, operand.value));
       }
       for (const auto& result : one.results) {
         for (const Operand& operand : result.operands) made.results.push_back(operand.value);
@@ -190,7 +187,7 @@ class ProgramRunner::Impl {
       return made;
     }
     const OperatorFacts* in_place = one.updates.empty() || !one.op->writes.empty() ? nullptr : in_place_of(one);
-    const OperatorFacts* const out_form = out_form_of(one);
+    const OperatorFacts* const out_form = in_order_ ? nullptr : out_form_of(one);
     made.op = (in_place ? in_place : out_form ? out_form : one.op)->handle.get();
     made.arguments.reserve(one.arguments.size() + 1);
     for (const auto& argument : one.arguments) {
@@ -198,16 +195,18 @@ class ProgramRunner::Impl {
       made.arguments.push_back(value_of(one, argument));
     }
     if (out_form)
-      made.arguments.emplace_back(memory_.seen(one.results[0].operands[0]));
+      made.arguments.emplace_back(seen(one.results[0].operands[0]));
     else if (!in_place)
       note_made(one, made);
     return made;
   }
 
   c10::IValue value_of(const Instruction& one, const Instruction::Argument& argument) {
-    return detail::argument_value(argument.kind, argument.operands, argument.constant,
-                                  [&](const Operand& operand) { return memory_.seen(in_memory(one, operand)); });
+    return detail::argument_value(argument, [&](const Operand& operand) {
+      return memory_.seen(in_memory(one, operand.value), operand.geometry);
+    });
   }
+  at::Tensor seen(const Operand& operand) { return memory_.seen(operand.value, operand.geometry); }
 
   /// Notes values that begin here, and updates by an operator that writes no argument.
   void note_made(const Instruction& one, Prepared& made) {
@@ -221,16 +220,16 @@ class ProgramRunner::Impl {
       return std::any_of(one.updates.begin(), one.updates.end(),
                          [&](const auto& update) { return update.after == value; });
     };
-    std::vector<ValueId> seen;
+    c10::SmallVector<ValueId, 4> known;
     for (size_t i = 0; i < one.results.size(); ++i) {
       for (size_t item = 0; item < one.results[i].operands.size(); ++item) {
         const Operand& operand = one.results[i].operands[item];
-        const bool again = std::find(seen.begin(), seen.end(), operand.value) != seen.end();
+        const bool again = std::find(known.begin(), known.end(), operand.value) != known.end();
         if (operand.value == no_value || again || read(operand.value)) continue;
         const bool written = updated(operand.value);
         if (written && !one.op->writes.empty()) continue;
-        seen.push_back(operand.value);
-        made.made.push_back({i, item, &operand, written ? memory_.seen(operand) : at::Tensor()});
+        known.push_back(operand.value);
+        made.made.push_back({i, item, &operand, written ? seen(operand) : at::Tensor()});
       }
     }
   }
@@ -336,6 +335,7 @@ class ProgramRunner::Impl {
   }
 
   const Program program_;
+  const bool in_order_;
   detail::LentOutputs lent_outputs_;
   bool has_run_ = false;
   const MemoryPlan plan_;
@@ -348,8 +348,17 @@ class ProgramRunner::Impl {
   std::vector<Lane> lanes_{1};
 };
 
-ProgramRunner::ProgramRunner(Program program) : impl_(std::make_unique<Impl>(std::move(program))) {}
+ProgramRunner::ProgramRunner(Program program) {
+  program.check();
+  impl_ = std::make_unique<Impl>(std::move(program));
+}
+ProgramRunner::ProgramRunner(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 ProgramRunner::~ProgramRunner() = default;
+
+std::unique_ptr<ProgramRunner> ProgramRunner::in_order(Program program) {
+  auto impl = std::make_unique<Impl>(std::move(program), detail::LentOutputs(), true);
+  return std::unique_ptr<ProgramRunner>(new ProgramRunner(std::move(impl)));
+}
 
 void ProgramRunner::run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
                         std::span<c10::Storage> outputs) {

@@ -19,6 +19,10 @@ class ProgramRunner : public Executable {
  public:
   /// Throws: c10::Error if Program::check() throws it
   explicit ProgramRunner(Program program);
+  /// Creates a runner for a program as program_builder.h creates it. The program is not checked. All operators allocate
+  /// their results, as in eager code, and there is no arena. The runner is therefore created quickly, and also serves a
+  /// program that runs only once. If an operator throws, all buffers that earlier operators made are handed out.
+  static std::unique_ptr<ProgramRunner> in_order(Program program);
   ~ProgramRunner() override;
 
   void run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
@@ -29,6 +33,7 @@ class ProgramRunner : public Executable {
 
  private:
   class Impl;
+  explicit ProgramRunner(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

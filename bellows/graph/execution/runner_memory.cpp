@@ -81,34 +81,50 @@ c10::Storage OutputBuffer::fresh(size_t nbytes, c10::Device device, bool keeps,
   return over(data, nbytes, device, std::move(memory), pool);
 }
 
-RunnerMemory::RunnerMemory(const Program& program, const MemoryPlan& plan)
-    : program_(program),
-      plan_(plan),
-      poisoned_(poisons),
-      blocks_(plan.blocks.size()),
-      begins_(program.instructions.size()),
-      ends_(program.instructions.size()) {
+RunnerMemory::RunnerMemory(const Program& program, const MemoryPlan& plan, bool in_order)
+    : program_(program), plan_(plan), poisoned_(poisons), blocks_(plan.blocks.size()) {
   for (size_t value = 0; value < plan.block_of.size(); ++value) {
     if (plan.block_of[value] < 0) continue;
     Block& block = blocks_[plan.block_of[value]];
-    if (!block.nothing) block.nothing = storage_over(nullptr, 0, program.values[value].geometry.device);
+    if (!block.nothing) block.nothing = nothing_on(program.values[value].geometry.device);
   }
   for (const Instruction& one : program.instructions) {
     for (const auto& update : one.updates) blocks_[plan.block_of[update.after]].written = true;
   }
-  decide_hand_outs();
+  decide_hand_outs(in_order);
   if (plan.arena_bytes > 0) pool_ = ArenaPool::shared();
-  for (size_t i = 0; i < plan.blocks.size(); ++i) {
-    const MemoryPlan::Block& block = plan.blocks[i];
+  sort_blocks();
+}
+
+/// All blocks of a device share one placeholder.
+c10::Storage RunnerMemory::nothing_on(c10::Device device) const {
+  const auto found = std::find_if(blocks_.begin(), blocks_.end(), [&](const Block& block) {
+    return block.nothing && block.nothing.device() == device;
+  });
+  return found == blocks_.end() ? storage_over(nullptr, 0, device) : found->nothing;
+}
+
+void RunnerMemory::sort_blocks() {
+  for (size_t i = 0; i < plan_.blocks.size(); ++i) {
+    const MemoryPlan::Block& block = plan_.blocks[i];
+    const int number = static_cast<int>(i);
     if (block.home == Home::output) pool_ = ArenaPool::shared();
-    if (block.home == Home::constant) blocks_[i].storage = program.constants[block.index].tensor.storage();
+    if (block.home == Home::constant) blocks_[i].storage = program_.constants[block.index].tensor.storage();
     const bool stays = block.home == Home::arena && !poisoned_;
-    if ((block.home >= Home::output && !stays) || block.copied >= 0)
-      begins_[block.first].push_back(static_cast<int>(i));
+    if ((block.home >= Home::output && !stays) || block.copied >= 0) begins_.all.emplace_back(block.first, number);
     const bool kept = block.home == Home::constant || stays || block.last == MemoryPlan::end ||
                       (block.home == Home::input && is_written_back(block.index));
-    if (!kept && block.last >= 0) ends_[block.last].push_back(static_cast<int>(i));
+    if (!kept && block.last >= 0) ends_.all.emplace_back(block.last, number);
   }
+  begins_.sort(program_.instructions.size());
+  ends_.sort(program_.instructions.size());
+}
+
+void RunnerMemory::Events::sort(size_t instructions) {
+  std::sort(all.begin(), all.end());
+  first.assign(instructions + 1, 0);
+  for (const auto& [instruction, block] : all) ++first[instruction + 1];
+  for (size_t i = 0; i < instructions; ++i) first[i + 1] += first[i];
 }
 
 bool RunnerMemory::is_written_back(int input) const {
@@ -116,24 +132,24 @@ bool RunnerMemory::is_written_back(int input) const {
                      [&](const Program::Output& output) { return output.input == input; });
 }
 
-at::Tensor RunnerMemory::seen(const Operand& operand) {
-  if (operand.value == no_value) return {};
-  Block& block = blocks_[plan_.block_of[operand.value]];
-  const auto found = std::find(block.geometries.begin(), block.geometries.end(), operand.geometry);
-  if (found != block.geometries.end()) return block.tensors[found - block.geometries.begin()];
-  block.geometries.push_back(operand.geometry);
-  block.tensors.push_back(operand.geometry.over(block.storage ? block.storage : block.nothing));
-  return block.tensors.back();
+at::Tensor RunnerMemory::seen(ValueId value, const Geometry& geometry) {
+  if (value == no_value) return {};
+  Block& block = blocks_[plan_.block_of[value]];
+  const auto found =
+      std::find_if(block.seen.begin(), block.seen.end(), [&](const Seen& one) { return *one.geometry == geometry; });
+  if (found != block.seen.end()) return found->tensor;
+  block.seen.push_back({&geometry, geometry.over(block.storage ? block.storage : block.nothing)});
+  return block.seen.back().tensor;
 }
 
 void RunnerMemory::bind(Block& block, const c10::Storage& storage) {
   block.storage = storage;
-  for (const at::Tensor& tensor : block.tensors) tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
+  for (const Seen& one : block.seen) one.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
 }
 
 void RunnerMemory::let_go(Block& block) {
   if (!block.storage) return;
-  for (const at::Tensor& tensor : block.tensors) tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(block.nothing);
+  for (const Seen& one : block.seen) one.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(block.nothing);
   block.storage = {};
 }
 
@@ -180,7 +196,7 @@ void RunnerMemory::poison_block(int block) {
 }
 
 void RunnerMemory::before(int instruction) {
-  for (const int i : begins_[instruction]) {
+  for (const auto& [at, i] : begins_.of(instruction)) {
     const MemoryPlan::Block& block = plan_.blocks[i];
     if (block.home == Home::output || block.home == Home::lent) bind(blocks_[i], fresh_output(i));
     if (poisoned_ && block.home >= Home::output) poison_block(i);
@@ -192,7 +208,7 @@ void RunnerMemory::before(int instruction) {
 }
 
 void RunnerMemory::after(int instruction) {
-  for (const int i : ends_[instruction]) {
+  for (const auto& [at, i] : ends_.of(instruction)) {
     if (plan_.blocks[i].home == Home::arena)
       poison_block(i);
     else
@@ -221,13 +237,16 @@ std::vector<bool> RunnerMemory::came_back() const {
 }
 
 /// Each block is handed out once. Further outputs with the same content get a copy.
-void RunnerMemory::decide_hand_outs() {
-  const Uses uses(program_);
+/// Params: in_order – an output that later instructions were to update is complete as soon as it is made, because it has
+///                    the content that eager code would have left
+void RunnerMemory::decide_hand_outs(bool in_order) {
+  std::vector<int> maker;
+  if (!in_order) maker = Uses(program_).maker;
   std::vector<bool> given(blocks_.size());
   for (const Program::Output& output : program_.outputs) {
-    made_by_.push_back(uses.maker[output.value]);
     const int i = plan_.block_of[output.value];
     const MemoryPlan::Block& block = plan_.blocks[i];
+    made_by_.push_back(in_order ? block.first : maker[output.value]);
     if (output.input >= 0) {
       const bool there = block.home == Home::input && block.index == output.input;
       hand_outs_.push_back(there ? HandOut::stays : HandOut::written_back);

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <c10/core/Storage.h>
+#include <c10/util/SmallVector.h>
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "bellows/graph/execution/arena_pool.h"
@@ -35,10 +37,12 @@ class OutputBuffer {
 /// created once, and only their storages change.
 class RunnerMemory {
  public:
-  RunnerMemory(const Program& program, const MemoryPlan& plan);
+  /// Params: in_order – see ProgramRunner::in_order()
+  RunnerMemory(const Program& program, const MemoryPlan& plan, bool in_order);
 
-  /// Returns a tensor with the operand's value and geometry. For an undefined operand, the tensor is undefined.
-  at::Tensor seen(const Operand& operand);
+  /// Returns a tensor with a value and a geometry. If there is no value, the tensor is undefined.
+  /// Params: geometry – of an operand of the program; referenced
+  at::Tensor seen(ValueId value, const Geometry& geometry);
 
   void begin(std::span<c10::Storage> inputs);
   /// Prepares the memory for an instruction: new outputs, and copies of values that must not be overwritten.
@@ -64,17 +68,22 @@ class RunnerMemory {
   void* scratch(int instruction) const { return arena_ + plan_.scratch_offset[instruction]; }
 
  private:
+  struct Seen {
+    const Geometry* geometry = nullptr;
+    at::Tensor tensor{};
+  };
   struct Block {
     c10::Storage storage{}, nothing{};  ///< `nothing` is set between uses, because a tensor must have a storage
-    std::vector<Geometry> geometries{};
-    std::vector<at::Tensor> tensors{};
+    c10::SmallVector<Seen, 2> seen{};
     bool written = false;
     OutputBuffer output_buffer{};  ///< for outputs
   };
 
   enum class HandOut : uint8_t { stays, given, copied, written_back };
 
-  void decide_hand_outs();
+  c10::Storage nothing_on(c10::Device device) const;
+  void sort_blocks();
+  void decide_hand_outs(bool in_order);
   void hand_out(size_t output, std::span<c10::Storage> outputs);
   bool is_written_back(int input) const;
   void bind(Block& block, const c10::Storage& storage);
@@ -87,9 +96,20 @@ class RunnerMemory {
   const MemoryPlan& plan_;
   const bool poisoned_;
   std::vector<Block> blocks_;
-  std::vector<std::vector<int>> begins_, ends_;  ///< for each instruction: blocks that it needs first or last
-  std::vector<HandOut> hand_outs_;               ///< for each output
-  std::vector<int> made_by_;                     ///< for each output: the instruction that computes it
+  /// Pairs of an instruction and a block that it needs first or last, in order of the instructions. Each instruction has
+  /// its range of pairs.
+  struct Events {
+    std::vector<std::pair<int, int>> all{};
+    std::vector<size_t> first{};
+
+    void sort(size_t instructions);
+    std::span<const std::pair<int, int>> of(int instruction) const {
+      return std::span(all).subspan(first[instruction], first[instruction + 1] - first[instruction]);
+    }
+  };
+  Events begins_, ends_;
+  std::vector<HandOut> hand_outs_;  ///< for each output
+  std::vector<int> made_by_;        ///< for each output: the instruction after which it is complete
   std::span<c10::Storage> inputs_;
   std::shared_ptr<ArenaPool> pool_;     ///< null if there is no arena
   std::shared_ptr<ArenaLease> leased_;  ///< set during a run

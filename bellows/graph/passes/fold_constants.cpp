@@ -56,8 +56,7 @@ class ConstantFolder {
   }
 
   c10::IValue value_of(const Instruction::Argument& argument) const {
-    return argument_value(argument.kind, argument.operands, argument.constant,
-                          [&](const Operand& operand) { return seen(operand); });
+    return argument_value(argument, [&](const Operand& operand) { return seen(operand); });
   }
 
   bool fold(const Instruction& one) {

@@ -18,7 +18,8 @@ class ProgramPrinter {
     return out_.str();
   }
 
-  std::string print() {
+  /// Params: notes – for each instruction, a text for the end of its line; may be empty
+  std::string print(std::span<const std::string> notes = {}) {
     for (size_t i = 0; i < program_.inputs.size(); ++i) {
       line() << definition(program_.inputs[i]) << " = input " << i << "\n";
     }
@@ -26,10 +27,11 @@ class ProgramPrinter {
       line() << "#" << i << " = number " << program_.numbers[i] << "\n";
     for (const auto& constant : program_.constants) line() << definition(constant.value) << " = constant\n";
     int state = 0;
-    for (const Instruction& one : program_.instructions) {
+    for (size_t i = 0; i < program_.instructions.size(); ++i) {
+      const Instruction& one = program_.instructions[i];
       if (one.state != state) note_state(state, one.state);
       state = one.state;
-      print(one);
+      print(one, notes.empty() ? "" : notes[i]);
     }
     line() << "return ";
     const char* separator = "";
@@ -52,12 +54,15 @@ class ProgramPrinter {
 
   std::string definition(ValueId value) { return c10::str("%", value, " ", program_.values[value].geometry.text()); }
 
-  void print(const Instruction& one) {
+  void print(const Instruction& one, const std::string& note = "") {
     line();
     const char* separator = "";
     for (const auto& result : one.results) {
       out_ << separator;
-      print_operands(result.operands, result.list);
+      if (result.is_tensors())
+        print_operands(result.operands, result.list);
+      else
+        out_ << "host";
       separator = ", ";
     }
     out_ << (one.results.empty() ? "" : " = ") << name(one) << "(";
@@ -70,7 +75,7 @@ class ProgramPrinter {
     out_ << ")";
     for (const auto& update : one.updates) out_ << " updates %" << update.before << " to %" << update.after;
     if (one.group) out_ << " {\n" << ProgramPrinter(*one.group, margin_ + "  ").print() << margin_ << "}";
-    out_ << "\n";
+    out_ << note << "\n";
   }
 
   static std::string name(const Instruction& one) {
@@ -101,8 +106,8 @@ class ProgramPrinter {
   }
 
   void print(const Operand& operand) {
-    if (operand.value == no_value) {
-      out_ << "none";
+    if (operand.value < 0) {
+      out_ << (operand.value == no_value ? "none" : "opaque");
       return;
     }
     out_ << "%" << operand.value;
@@ -231,7 +236,8 @@ class Checker {
            c10::str(one.arguments.size(), " arguments instead of ", op.arguments.size()));
     expect(one.results.size() == op.results, c10::str(one.results.size(), " results instead of ", op.results));
     for (const auto& result : one.results) {
-      expect(result.list || result.operands.size() == 1, "a result that does not have exactly one tensor");
+      expect(result.list || result.operands.size() == 1 || (op.host_value && result.operands.empty()),
+             "a result that does not have exactly one tensor");
     }
     for (const int written : op.writes) {
       for (const Operand& operand : one.arguments[written].operands) {
@@ -277,9 +283,13 @@ std::string detail::instruction_text(const Program& program, const Instruction& 
 }
 
 std::string Program::to_text() const {
+  return to_text({});
+}
+
+std::string Program::to_text(std::span<const std::string> notes) const {
   const std::string head = c10::str("program of ", instructions.size(), " instructions, ", inputs.size(), " inputs, ",
                                     numbers.size(), " numbers, ", outputs.size(), " outputs\n");
-  return head + ProgramPrinter(*this, "  ").print();
+  return head + ProgramPrinter(*this, "  ").print(notes);
 }
 
 void Program::check() const {

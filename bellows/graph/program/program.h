@@ -17,7 +17,8 @@ namespace bellows::graph {
 /// A value is the content of a buffer from one write to the next. It is computed once and never changes. Values are
 /// numbered in the order in which a program computes them.
 using ValueId = int32_t;
-inline constexpr ValueId no_value = -1;  ///< an undefined tensor
+inline constexpr ValueId no_value = -1;      ///< an undefined tensor
+inline constexpr ValueId opaque_value = -2;  ///< a tensor that is not plain (is_plain()); only in recordings
 
 /// A value and a geometry through which an instruction reads it. A view is not an instruction, but a different geometry
 /// of the operand.
@@ -60,10 +61,13 @@ struct Instruction {
 
     bool is_tensors() const { return kind < OperatorFacts::Kind::number; }
   };
-  /// One result, as declared in the schema. If a result has the value of an operand, it is an alias of this operand.
+  /// One result, as declared in the schema. If a result has the value of an operand, it is an alias of this operand. A
+  /// number, or another result that is not a tensor, has no operands and is no list. It only occurs in recordings.
   struct Result {
     bool list = false;
     std::vector<Operand> operands{};
+
+    bool is_tensors() const { return list || !operands.empty(); }
   };
   /// A write to a buffer. `before` is the value of the buffer before the instruction, and `after` is its value
   /// afterwards. Both values share memory, so no later instruction may read `before`. The instruction writes the
@@ -127,6 +131,8 @@ class Program {
 
   /// Returns one line per instruction.
   std::string to_text() const;
+  /// Params: notes – for each instruction, a text for the end of its line; may be empty
+  std::string to_text(std::span<const std::string> notes) const;
   /// Checks that the program is valid. Use this function to test passes.
   /// Throws: c10::Error if a value is used before it is computed, is computed twice, or is read after an update. It is
   ///         also thrown if an operand exceeds its buffer, or results do not match the schema

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bellows/graph/program/program.h"
-#include "bellows/graph/recording/graph.h"
+#include "bellows/graph/recording/recording.h"
 
 namespace bellows::graph::detail {
 
@@ -15,9 +15,10 @@ struct BuiltProgram {
   std::vector<BufferId> inputs{}, outputs{};
 };
 
-/// Converts operators to functional form: each write creates a new value.
-/// Params: nodes – deferred operators that are not views, in the order of their calls
-///         alive – whether a buffer that these operators created is still referenced
-BuiltProgram build_program(std::span<const Node* const> nodes, const std::function<bool(BufferId)>& alive);
+/// Copies recorded instructions into a program, and replaces their buffers with values: each write creates a new value.
+/// Params: operators – in the order of their calls
+///         alive     – whether a buffer that these operators created is still referenced
+BuiltProgram build_program(std::span<const RecordedOperator* const> operators,
+                           const std::function<bool(BufferId)>& alive);
 
 }  // namespace bellows::graph::detail

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "bellows/graph/recording/graph.h"
+#include "bellows/graph/recording/recording.h"
 
 namespace bellows::graph::detail {
 

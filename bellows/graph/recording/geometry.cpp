@@ -86,6 +86,14 @@ at::Tensor Geometry::over(c10::Storage storage) const {
   return tap::tensor_over(std::move(storage), keys, dtype, sizes, strides, offset, wrapped_number);
 }
 
+at::Tensor Geometry::over(c10::Storage storage, bool counted) const {
+  at::Tensor made = over(std::move(storage));
+  c10::TensorImpl& impl = *made.unsafeGetTensorImpl();
+  if (impl.version_counter().enabled() == counted) return made;
+  const c10::VariableVersion counter = counted ? c10::VariableVersion(0) : c10::VariableVersion();
+  return at::Tensor(impl.shallow_copy_and_detach(counter, impl.allow_tensor_metadata_change()));
+}
+
 std::string Geometry::text() const {
   std::string result = c10::str(short_name(dtype), at::IntArrayRef(sizes));
   if (!is_contiguous()) result += c10::str(" strides ", at::IntArrayRef(strides));

@@ -31,6 +31,9 @@ struct Geometry {
   size_t reach() const;
   /// Creates a tensor with this geometry over a storage.
   at::Tensor over(c10::Storage storage) const;
+  /// Does the same for a tensor that has a version counter only if `counted`. The constructor of a tensor decides on its
+  /// own whether the tensor has one.
+  at::Tensor over(c10::Storage storage, bool counted) const;
   /// Returns a string such as "f32[8, 4]". It includes strides if the tensor is not contiguous, and the offset if the
   /// offset is not 0.
   std::string text() const;

@@ -44,25 +44,25 @@ bool same_number_kind(const c10::IValue& a, const c10::IValue& b) {
   return same_kind(a, b);
 }
 
-/// Compares the tensors of an argument with those of a node. Returns false at the first difference.
-bool same_tensors(const Argument& argument, const c10::IValue& value, const BufferId*& buffer) {
+/// Compares the tensors of an argument with the recorded ones. Returns false at the first difference.
+bool same_tensors(const Instruction::Argument& argument, const c10::IValue& value, const BufferId*& buffer) {
   if (value.isNone() || (argument.kind == Kind::tensor) != value.isTensor()) return false;
   size_t at = 0;
   bool same = true;
   for_each_tensor(value, [&](const at::Tensor& tensor) {
     const BufferId got = *buffer++;
     if (!same) return;
-    same = at < argument.tensors.size();
+    same = at < argument.operands.size();
     if (!same) return;
-    const Value& expected = argument.tensors[at++];
-    same = got == expected.buffer && (got < 0 || expected.geometry.fits(tensor));
+    const Operand& expected = argument.operands[at++];
+    same = got == expected.value && (got < 0 || expected.geometry.fits(tensor));
   });
-  return same && at == argument.tensors.size();
+  return same && at == argument.operands.size();
 }
 
-bool same_state(const Node& node, const Arrival& arrival) {
-  return node.dispatch_state == arrival.dispatch_state &&
-         (node.float32_precision < 0 || node.float32_precision == float32_precision());
+bool same_state(const Program::State& state, const Arrival& arrival) {
+  return state.dispatch_state == arrival.dispatch_state &&
+         (state.float32_precision < 0 || state.float32_precision == float32_precision());
 }
 
 }  // namespace
@@ -79,20 +79,21 @@ Arrival::Arrival(const tap::OpCall& call, const OperatorFacts& facts, tap::Stack
   }
 }
 
-Agreement compare(const Node& node, const Arrival& arrival) {
-  if (!(*node.op->handle == arrival.op.handle()) || !same_state(node, arrival)) return Agreement::none;
+Agreement compare(const RecordedOperator& recorded, const Arrival& arrival) {
+  if (!(*recorded.op().handle == arrival.op.handle()) || !same_state(recorded.state, arrival)) return Agreement::none;
+  const auto& arguments = recorded.instruction.arguments;
   const BufferId* buffer = arrival.buffers.data();
   Agreement result = Agreement::all;
-  for (size_t i = 0; i < node.arguments.size(); ++i) {
-    const Argument& argument = node.arguments[i];
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Instruction::Argument& argument = arguments[i];
     const c10::IValue& value = arrival.arguments[i];
     if (argument.is_tensors()) {
       if (!same_tensors(argument, value, buffer)) return Agreement::none;
-    } else if (node.when != When::later) {
+    } else if (recorded.when != When::later) {
       if (value.isTensor() || value.isTensorList()) return Agreement::none;
     } else if (argument.kind == Kind::number) {
       if (!same_number_kind(argument.constant, value)) return Agreement::none;
-      if (!argument.lifted && !same_constant(argument.constant, value)) result = Agreement::tensors;
+      if (argument.number < 0 && !same_constant(argument.constant, value)) result = Agreement::tensors;
     } else if (!same_constant(argument.constant, value)) {
       return Agreement::none;
     }
@@ -100,31 +101,33 @@ Agreement compare(const Node& node, const Arrival& arrival) {
   return result;
 }
 
-int lift_numbers(Node& node, const Arrival& arrival) {
+int lift_numbers(RecordedOperator& recorded, const Arrival& arrival) {
   int fresh = 0;
-  for (size_t i = 0; i < node.arguments.size(); ++i) {
-    Argument& argument = node.arguments[i];
-    if (argument.kind != Kind::number || argument.lifted || same_constant(argument.constant, arrival.arguments[i]))
+  auto& arguments = recorded.instruction.arguments;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    Instruction::Argument& argument = arguments[i];
+    if (argument.kind != Kind::number || argument.number >= 0 || same_constant(argument.constant, arrival.arguments[i]))
       continue;
-    argument.lifted = true;
+    argument.number = 0;
     ++fresh;
   }
   return fresh;
 }
 
-void add_lifted_numbers(const Node& node, const Arrival& arrival, std::vector<c10::IValue>& numbers) {
-  for (size_t i = 0; i < node.arguments.size(); ++i) {
-    if (node.arguments[i].lifted) numbers.push_back(arrival.arguments[i]);
+void add_lifted_numbers(const Instruction& instruction, const Arrival& arrival, std::vector<c10::IValue>& numbers) {
+  for (size_t i = 0; i < instruction.arguments.size(); ++i) {
+    if (instruction.arguments[i].number >= 0) numbers.push_back(arrival.arguments[i]);
   }
 }
 
-std::string difference(const Node& node, const Arrival& arrival) {
-  if (!(*node.op->handle == arrival.op.handle())) return "instead of " + node.op->name;
-  if (std::string state = arrival.dispatch_state.difference(node.dispatch_state); !state.empty()) return state;
-  if (!same_state(node, arrival)) return "a different precision of fp32 matmuls";
+std::string difference(const RecordedOperator& recorded, const Arrival& arrival) {
+  if (!(*recorded.op().handle == arrival.op.handle())) return "instead of " + recorded.op().name;
+  if (std::string state = arrival.dispatch_state.difference(recorded.state.dispatch_state); !state.empty())
+    return state;
+  if (!same_state(recorded.state, arrival)) return "a different precision of fp32 matmuls";
   const BufferId* buffer = arrival.buffers.data();
-  for (size_t i = 0; i < node.arguments.size(); ++i) {
-    const Argument& argument = node.arguments[i];
+  for (size_t i = 0; i < recorded.instruction.arguments.size(); ++i) {
+    const Instruction::Argument& argument = recorded.instruction.arguments[i];
     const c10::IValue& value = arrival.arguments[i];
     const std::string where = c10::str("argument ", i, ": ");
     if (!argument.is_tensors()) {
@@ -132,11 +135,11 @@ std::string difference(const Node& node, const Arrival& arrival) {
       if (!same_constant(argument.constant, value)) return c10::str(where, value, " instead of ", argument.constant);
       continue;
     }
-    const BufferId first = argument.tensors.size() == 1 ? *buffer : no_buffer;
+    const BufferId first = argument.operands.size() == 1 ? *buffer : no_buffer;
     if (same_tensors(argument, value, buffer)) continue;
-    if (!value.isTensor() || argument.tensors.size() != 1) return where + "different tensors in the list";
-    const std::string geometry = first >= 0 && argument.tensors[0].buffer >= 0
-                                     ? argument.tensors[0].geometry.difference(value.toTensor())
+    if (!value.isTensor() || argument.operands.size() != 1) return where + "different tensors in the list";
+    const std::string geometry = first >= 0 && argument.operands[0].value >= 0
+                                     ? argument.operands[0].geometry.difference(value.toTensor())
                                      : "defined instead of undefined, or undefined instead of defined";
     return where + (geometry.empty() ? "a different tensor" : geometry);
   }
@@ -169,21 +172,21 @@ bool same_constant(const c10::IValue& a, const c10::IValue& b) {
   return same_bits(x.real(), y.real()) && same_bits(x.imag(), y.imag());
 }
 
-bool results_fit(const Node& node, std::span<const c10::IValue> results, BufferTable& buffers) {
-  for (size_t i = 0; i < node.results.size(); ++i) {
-    const Result& expected = node.results[i];
-    if ((results[i].isTensor() || results[i].isTensorList()) != expected.tensors) return false;
-    if (!expected.tensors) continue;
+bool results_fit(const Instruction& instruction, std::span<const c10::IValue> results, BufferTable& buffers) {
+  for (size_t i = 0; i < instruction.results.size(); ++i) {
+    const Instruction::Result& expected = instruction.results[i];
+    if ((results[i].isTensor() || results[i].isTensorList()) != expected.is_tensors()) return false;
+    if (!expected.is_tensors()) continue;
     if (results[i].isList() != expected.list) return false;
     size_t at = 0;
     bool fit = true;
     for_each_tensor(results[i], [&](const at::Tensor& tensor) {
       const BufferId got = buffers.of(tensor);
-      fit = fit && at < expected.outputs.size() && got == expected.outputs[at].value.buffer &&
-            (got < 0 || expected.outputs[at].value.geometry.fits(tensor));
+      fit = fit && at < expected.operands.size() && got == expected.operands[at].value &&
+            (got < 0 || expected.operands[at].geometry.fits(tensor));
       ++at;
     });
-    if (!fit || at != expected.outputs.size()) return false;
+    if (!fit || at != expected.operands.size()) return false;
   }
   return true;
 }

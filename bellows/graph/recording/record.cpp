@@ -16,82 +16,88 @@ c10::IValue kept(const c10::IValue& value) {
 
 }  // namespace
 
-NodeRecorder::NodeRecorder(const tap::OpCall& op, tap::Stack& stack, BufferTable& buffers) {
-  node_.op = &operator_facts(op.handle());
-  node_.dispatch_state = DispatchState::capture();
-  if (node_.op->reads_float32_precision) node_.float32_precision = float32_precision();
+OperatorRecorder::OperatorRecorder(const tap::OpCall& op, tap::Stack& stack, BufferTable& buffers) {
+  const OperatorFacts& facts = operator_facts(op.handle());
+  recorded_.state.dispatch_state = DispatchState::capture();
+  if (facts.reads_float32_precision) recorded_.state.float32_precision = float32_precision();
+  Instruction& made = recorded_.instruction;
+  made.op = &facts;
+  made.default_dtype = recorded_.state.dispatch_state.default_dtype;
   const auto values = op.arguments(stack);
-  node_.arguments.reserve(values.size());
-  for (size_t i = 0; i < values.size(); ++i)
-    node_.arguments.push_back(argument(values[i], node_.op->arguments[i], buffers));
+  made.arguments.reserve(values.size());
+  for (size_t i = 0; i < values.size(); ++i) made.arguments.push_back(argument(values[i], facts.arguments[i], buffers));
 }
 
-NodeRecorder::NodeRecorder(const Node& other, std::span<const c10::IValue> arguments)
-    : node_(other), looked_(other.when == When::flush) {
-  node_.results.clear();
+OperatorRecorder::OperatorRecorder(const RecordedOperator& other, std::span<const c10::IValue> arguments)
+    : recorded_(other), looked_(other.when == When::flush) {
+  recorded_.instruction.results.clear();
+  recorded_.results.clear();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    Argument& mine = node_.arguments[i];
-    mine.lifted = false;
+    Instruction::Argument& mine = recorded_.instruction.arguments[i];
+    mine.number = -1;
     if (!mine.is_tensors()) {
       mine.constant = kept(arguments[i]);
       continue;
     }
-    tensors_.insert(tensors_.end(), mine.tensors.begin(), mine.tensors.end());
+    tensors_.insert(tensors_.end(), mine.operands.begin(), mine.operands.end());
     for_each_tensor(arguments[i],
                     [&](const at::Tensor& tensor) { identities_.push_back(tensor.unsafeGetTensorImpl()); });
   }
 }
 
-Argument NodeRecorder::argument(const c10::IValue& value, OperatorFacts::Kind kind, BufferTable& buffers) {
+Instruction::Argument OperatorRecorder::argument(const c10::IValue& value, OperatorFacts::Kind kind,
+                                                 BufferTable& buffers) {
   using Kind = OperatorFacts::Kind;
-  Argument made{.kind = value.isNone() ? Kind::constant : kind};
+  Instruction::Argument made{.kind = value.isNone() ? Kind::constant : kind};
   if (!made.is_tensors()) {
     made.constant = kept(value);
     uncommon_ = uncommon_ || !comparable(value);
     return made;
   }
   for_each_tensor(value, [&](const at::Tensor& tensor) {
-    Value one{.buffer = buffers.of(tensor)};
-    if (one.buffer >= 0) one.geometry = Geometry::of(tensor);
-    uncommon_ = uncommon_ || one.buffer == opaque_buffer;
+    Operand one{.value = buffers.of(tensor)};
+    if (one.value >= 0) one.geometry = Geometry::of(tensor);
+    uncommon_ = uncommon_ || one.value == opaque_buffer;
     tensors_.push_back(one);
     identities_.push_back(tensor.unsafeGetTensorImpl());
-    made.tensors.push_back(std::move(one));
+    made.operands.push_back(std::move(one));
   });
   return made;
 }
 
-Output NodeRecorder::output(const at::Tensor& tensor, const Numbering& buffer_of) {
-  Output made{.value = {.buffer = buffer_of(tensor)}};
-  const BufferId buffer = made.value.buffer;
+/// Adds the facts about the result to the recorded operator.
+Operand OperatorRecorder::result(const at::Tensor& tensor, const Numbering& buffer_of) {
+  const BufferId buffer = buffer_of(tensor);
+  RecordedOperator::Result& facts = recorded_.results.emplace_back();
   if (buffer < 0) {
     uncommon_ = uncommon_ || buffer == opaque_buffer;
-    return made;
+    return {.value = buffer};
   }
-  made.value.geometry = Geometry::of(tensor);
-  made.made = buffer >= next_new_;
+  facts.made = buffer >= next_new_;
   next_new_ = std::max(next_new_, buffer + 1);
-  made.counted = tensor.unsafeGetTensorImpl()->version_counter().enabled();
-  made.nbytes = tensor.storage().nbytes();
+  facts.counted = tensor.unsafeGetTensorImpl()->version_counter().enabled();
+  facts.nbytes = tensor.storage().nbytes();
   const auto same = std::find(identities_.begin(), identities_.end(), tensor.unsafeGetTensorImpl());
-  if (same != identities_.end() && !made.made) made.argument = static_cast<int>(same - identities_.begin());
+  if (same != identities_.end() && !facts.made) facts.argument = static_cast<int>(same - identities_.begin());
   const bool own = buffer >= first_new_;  // several results may share a buffer that the operator made
-  const auto of_it = [&](const Value& value) { return value.buffer == buffer; };
+  const auto of_it = [&](const Operand& operand) { return operand.value == buffer; };
   uncommon_ = uncommon_ || !(own || std::any_of(tensors_.begin(), tensors_.end(), of_it));
-  return made;
+  return {.value = buffer, .geometry = Geometry::of(tensor)};
 }
 
-Result NodeRecorder::result(const c10::IValue& value, const Numbering& buffer_of) {
-  Result made{.list = value.isList(), .tensors = value.isTensor() || value.isTensorList()};
-  if (made.tensors) {
-    for_each_tensor(value, [&](const at::Tensor& tensor) { made.outputs.push_back(output(tensor, buffer_of)); });
+Instruction::Result OperatorRecorder::result(const c10::IValue& value, const Numbering& buffer_of) {
+  Instruction::Result made{.list = value.isTensorList()};
+  if (made.list || value.isTensor()) {
+    for_each_tensor(value, [&](const at::Tensor& tensor) { made.operands.push_back(result(tensor, buffer_of)); });
   }
   return made;
 }
 
-bool NodeRecorder::random() const {
-  const OperatorFacts& op = *node_.op;
-  const auto constant = [&](int argument) -> const c10::IValue& { return node_.arguments[argument].constant; };
+bool OperatorRecorder::random() const {
+  const OperatorFacts& op = recorded_.op();
+  const auto constant = [&](int argument) -> const c10::IValue& {
+    return recorded_.instruction.arguments[argument].constant;
+  };
   if (!op.random) return false;
   if (op.dropout_argument >= 0 && constant(op.dropout_argument).isDouble() &&
       constant(op.dropout_argument).toDouble() == 0)
@@ -100,57 +106,54 @@ bool NodeRecorder::random() const {
 }
 
 /// True if the host needs values, if sizes depend on data, or if no rule covers the operator.
-bool NodeRecorder::needs_flush() const {
-  const OperatorFacts& op = *node_.op;
-  const bool masked = std::any_of(tensors_.begin(), tensors_.end(), [](const Value& value) {
-    return value.geometry.dtype == caffe2::TypeMeta::Make<bool>() ||
-           value.geometry.dtype == caffe2::TypeMeta::Make<uint8_t>();
+bool OperatorRecorder::needs_flush() const {
+  const OperatorFacts& op = recorded_.op();
+  const bool masked = std::any_of(tensors_.begin(), tensors_.end(), [](const Operand& operand) {
+    return operand.geometry.dtype == caffe2::TypeMeta::Make<bool>() ||
+           operand.geometry.dtype == caffe2::TypeMeta::Make<uint8_t>();
   });
   if (uncommon_ || looked_ || !op.known || (op.host_value && (masked || !op.masks_only)) || op.changes_metadata)
     return true;
   const auto first =
-      std::find_if(tensors_.begin(), tensors_.end(), [](const Value& value) { return value.buffer >= 0; });
+      std::find_if(tensors_.begin(), tensors_.end(), [](const Operand& operand) { return operand.value >= 0; });
   const c10::Device device = first == tensors_.end() ? c10::Device(c10::kCPU) : first->geometry.device;
-  for (const Value& value : tensors_) {
-    if (value.buffer >= 0 && !value.geometry.sizes.empty() && value.geometry.device != device) return true;
+  for (const Operand& operand : tensors_) {
+    if (operand.value >= 0 && !operand.geometry.sizes.empty() && operand.geometry.device != device) return true;
   }
-  for (const Result& result : node_.results) {
-    for (const Output& output : result.outputs) {
-      if (output.argument >= 0 && !(tensors_[output.argument] == output.value)) return true;  // resized in place
-      // A copy to another device
-      if (output.made && first != tensors_.end() && output.value.geometry.device != device) return true;
-    }
-  }
-  return false;
+  bool flushes = false;
+  for_each_recorded_result(recorded_, [&](const Operand& operand, const RecordedOperator::Result& facts) {
+    const bool resized = facts.argument >= 0 && !(tensors_[facts.argument] == operand);              // in place
+    const bool copied = facts.made && first != tensors_.end() && operand.geometry.device != device;  // to a device
+    flushes = flushes || resized || copied;
+  });
+  return flushes;
 }
 
-When NodeRecorder::when() const {
+When OperatorRecorder::when() const {
   if (needs_flush()) return When::flush;
-  return node_.op->factory || node_.op->reads_no_data || random() ? When::now : When::later;
+  return recorded_.op().factory || recorded_.op().reads_no_data || random() ? When::now : When::later;
 }
 
-Node NodeRecorder::finish(std::span<const c10::IValue> results, BufferTable& buffers) && {
+RecordedOperator OperatorRecorder::finish(std::span<const c10::IValue> results, BufferTable& buffers) && {
   first_new_ = static_cast<BufferId>(buffers.size());
   return finish(results, [&](const at::Tensor& tensor) { return buffers.of(tensor); });
 }
 
-Node NodeRecorder::finish(StandIns& stand_ins, BufferTable& buffers) && {
+RecordedOperator OperatorRecorder::finish(StandIns& stand_ins, BufferTable& buffers) && {
   first_new_ = static_cast<BufferId>(buffers.size());
   identities_ = stand_ins.identities();
   return finish(stand_ins.stack(), [&](const at::Tensor& tensor) { return stand_ins.of(tensor); });
 }
 
-Node NodeRecorder::finish(std::span<const c10::IValue> results, const Numbering& buffer_of) {
+RecordedOperator OperatorRecorder::finish(std::span<const c10::IValue> results, const Numbering& buffer_of) {
   next_new_ = first_new_;
-  for (const c10::IValue& value : results) node_.results.push_back(result(value, buffer_of));
-  bool made = false;
-  for (const Result& one : node_.results) {
-    for (const Output& output : one.outputs) made = made || output.made;
-  }
-  node_.when = when();
-  node_.view = node_.when == When::later && !made && node_.op->writes.empty() && !node_.results.empty();
-  node_.buffers_after = next_new_;
-  return std::move(node_);
+  for (const c10::IValue& value : results) recorded_.instruction.results.push_back(result(value, buffer_of));
+  const bool made = std::any_of(recorded_.results.begin(), recorded_.results.end(),
+                                [](const RecordedOperator::Result& one) { return one.made; });
+  recorded_.when = when();
+  recorded_.view = recorded_.when == When::later && !made && recorded_.op().writes.empty() && !results.empty();
+  recorded_.buffers_after = next_new_;
+  return std::move(recorded_);
 }
 
 }  // namespace bellows::graph::detail

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "bellows/graph/program/program_builder.h"
+
 namespace bellows::graph::detail {
 
-Step* RecordingTree::append(Step* parent, Node node) {
+Step* RecordingTree::append(Step* parent, RecordedOperator recorded) {
   auto made = std::make_unique<Step>();
-  made->node = std::move(node);
+  made->recorded = std::move(recorded);
   made->parent = parent;
   made->depth = parent->depth + 1;
   return parent->next.insert(parent->next.begin(), std::move(made))->get();
@@ -15,7 +17,7 @@ Step* RecordingTree::append(Step* parent, Node node) {
 void RecordingTree::end_call(Step* last) {
   ++calls_;
   ++last->ended;
-  most_buffers_ = std::max(most_buffers_, static_cast<size_t>(last->node.buffers_after));
+  most_buffers_ = std::max(most_buffers_, static_cast<size_t>(last->recorded.buffers_after));
   for (Step* step = last; step; step = step->parent) step->last_used = calls_;
 }
 
@@ -43,14 +45,15 @@ int RecordingTree::prune(size_t most) {
   return count;
 }
 
-std::vector<Graph> RecordingTree::graphs() const {
-  std::vector<Graph> result;
+std::vector<Recording> RecordingTree::all() const {
+  std::vector<Recording> result;
   for (const Step* leaf : leaves()) {
-    Graph graph{.calls = leaf->ended};
-    graph.nodes.reserve(leaf->depth);
-    for (const Step* step = leaf; step != &root_; step = step->parent) graph.nodes.push_back(step->node);
-    std::reverse(graph.nodes.begin(), graph.nodes.end());
-    result.push_back(std::move(graph));
+    std::vector<const RecordedOperator*> operators(leaf->depth);
+    for (const Step* step = leaf; step != &root_; step = step->parent) operators[step->depth - 1] = &step->recorded;
+    Recording one{.calls = leaf->ended};
+    for (const RecordedOperator* recorded : operators) one.when.push_back(recorded->when);
+    one.program = build_program(operators, [](BufferId) { return false; }).program;
+    result.push_back(std::move(one));
   }
   return result;
 }

@@ -6,15 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "bellows/graph/recording/graph.h"
+#include "bellows/graph/recording/recording.h"
 #include "bellows/graph/recording/segment.h"
 #include "bellows/graph/recording/trial_results.h"
 
 namespace bellows::graph::detail {
 
-/// A node of a recording, and the nodes that followed it in the calls so far.
+/// An operator of a recording, and the operators that followed it in the calls so far.
 struct Step {
-  Node node{};
+  RecordedOperator recorded{};
   Step* parent = nullptr;
   size_t depth = 0;
   std::vector<std::unique_ptr<Step>> next{};  ///< the most recently followed step first
@@ -31,7 +31,7 @@ class RecordingTree {
  public:
   Step* root() { return &root_; }
   /// Adds a step after `parent`.
-  Step* append(Step* parent, Node node);
+  Step* append(Step* parent, RecordedOperator recorded);
   /// Records that a call ended at `last`.
   void end_call(Step* last);
   /// Drops the least recently used recordings until at most `most` recordings remain.
@@ -42,7 +42,7 @@ class RecordingTree {
   size_t most_buffers() const { return most_buffers_; }
   size_t recordings() const { return leaves().size(); }
   TrialResults& trial_results() { return trial_results_; }
-  std::vector<Graph> graphs() const;
+  std::vector<Recording> all() const;
 
  private:
   std::vector<const Step*> leaves() const;

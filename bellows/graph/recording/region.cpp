@@ -153,11 +153,11 @@ Explanation Region::explain() const {
   return result;
 }
 
-std::vector<Graph> Region::graphs() const {
+std::vector<Recording> Region::recordings() const {
   const MutexLock lock(state_->mutex);
-  std::vector<Graph> result;
+  std::vector<Recording> result;
   for (const auto& lane : state_->idle) {
-    for (Graph& graph : lane->tree.graphs()) result.push_back(std::move(graph));
+    for (Recording& recording : lane->tree.all()) result.push_back(std::move(recording));
   }
   return result;
 }

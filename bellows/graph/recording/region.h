@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bellows/graph/program/explanation.h"
-#include "bellows/graph/recording/graph.h"
+#include "bellows/graph/recording/recording.h"
 #include "bellows/graph/replay/call_frame.h"
 
 namespace bellows::graph {
@@ -76,7 +76,7 @@ class Region {
   /// Returns statistics of all completed calls.
   Explanation explain() const;
   /// Returns the recordings in memory.
-  std::vector<Graph> graphs() const;
+  std::vector<Recording> recordings() const;
 
  private:
   struct State;

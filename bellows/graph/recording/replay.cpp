@@ -54,15 +54,17 @@ class Witness : public Backend, public std::enable_shared_from_this<Witness> {
 };
 
 void expect_replayable(const Region& region) {
-  const auto graphs = region.graphs();
-  TORCH_CHECK_VALUE(!graphs.empty(), "Replay: the function computes nothing.");
-  TORCH_CHECK_VALUE(graphs.size() == 1,
-                    "Replay: expected a function that calls the same operators in each call, found ", graphs.size(),
+  const auto recordings = region.recordings();
+  TORCH_CHECK_VALUE(!recordings.empty(), "Replay: the function computes nothing.");
+  TORCH_CHECK_VALUE(recordings.size() == 1,
+                    "Replay: expected a function that calls the same operators in each call, found ", recordings.size(),
                     " different recordings.\n", region.explain().to_text());
-  for (const Node& node : graphs[0].nodes) {
-    TORCH_CHECK_VALUE(node.when != When::flush, "Replay: ", node.op->name,
+  for (size_t i = 0; i < recordings[0].when.size(); ++i) {
+    const When when = recordings[0].when[i];
+    const OperatorFacts& op = *recordings[0].program.instructions[i].op;
+    TORCH_CHECK_VALUE(when != When::flush, "Replay: ", op.name,
                       " needs a value on the host, or is an unknown operator. Replay does not support this.");
-    TORCH_CHECK_VALUE(node.when != When::now || !node.op->random, "Replay: ", node.op->name,
+    TORCH_CHECK_VALUE(when != When::now || !op.random, "Replay: ", op.name,
                       " draws random numbers, which would be identical in each call.");
   }
 }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "bellows/graph/recording/node_value.h"
 #include "bellows/graph/recording/record.h"
 #include "bellows/system/call_site.h"
 
@@ -16,8 +15,8 @@ namespace {
 /// Returns: the facts of an operator that may be the next step. Avoids the look-up for other operators.
 const OperatorFacts* facts_among(const std::vector<std::unique_ptr<Step>>& steps, const c10::OperatorHandle& handle) {
   const auto found =
-      std::find_if(steps.begin(), steps.end(), [&](const auto& step) { return *step->node.op->handle == handle; });
-  return found == steps.end() ? nullptr : (*found)->node.op;
+      std::find_if(steps.begin(), steps.end(), [&](const auto& step) { return *step->recorded.op().handle == handle; });
+  return found == steps.end() ? nullptr : (*found)->recorded.instruction.op;
 }
 
 /// Marks the storages of an operator's plain tensors as used while it runs, so that no other region's hold makes them
@@ -86,6 +85,18 @@ DataDependence::~DataDependence() {
   seen_here = outer_;
 }
 
+/// Returns one of the tensors of all arguments.
+at::Tensor tensor_at(const Instruction& instruction, std::span<const c10::IValue> arguments, int index) {
+  at::Tensor found;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!instruction.arguments[i].is_tensors()) continue;
+    for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+      if (index-- == 0) found = tensor;
+    });
+  }
+  return found;
+}
+
 void run(const tap::OpCall& op, tap::Stack& stack) {
   const InUse in_use(op, stack);
   op.next(stack);
@@ -99,23 +110,23 @@ void ReplayGuard::call(const tap::OpCall& op, tap::Stack& stack) {
     if (notes_) notes_->refuse(op.qualified_name(), "runs eagerly, for example because of an eager_guard");
     return run(op, stack);
   }
-  const size_t nodes = pending_.nodes.size(), numbers = pending_.numbers.size();
+  const size_t operators = pending_.operators.size(), numbers = pending_.numbers.size();
   try {
     follow_or_record(op, stack);
   } catch (...) {
-    undo(nodes, numbers);
+    undo(operators, numbers);
     throw;
   }
 }
 
 /// Cleans up after an error, which any allocation may raise: the operator is not pending, and its buffers are removed.
-void ReplayGuard::undo(size_t nodes, size_t numbers) {
-  if (pending_.nodes.size() > nodes) pending_.nodes.resize(nodes);
+void ReplayGuard::undo(size_t operators, size_t numbers) {
+  if (pending_.operators.size() > operators) pending_.operators.resize(operators);
   if (pending_.numbers.size() > numbers) pending_.numbers.resize(numbers);
   stand_at(at_);
   std::erase_if(busy_,
                 [&](BufferId id) BELLOWS_REQUIRES(mutex_) { return static_cast<size_t>(id) >= buffers_.size(); });
-  if (pending_.nodes.empty()) settle();
+  if (pending_.operators.empty()) settle();
 }
 
 void ReplayGuard::follow_or_record(const tap::OpCall& op, tap::Stack& stack) {
@@ -126,7 +137,7 @@ void ReplayGuard::follow_or_record(const tap::OpCall& op, tap::Stack& stack) {
   }
   const Arrival arrival(op, *facts, stack, buffers_);
   if (const Found found = find(arrival); found.step) {
-    if (found.agreement == Agreement::tensors) counts_.lifted += lift_numbers(found.step->node, arrival);
+    if (found.agreement == Agreement::tensors) counts_.lifted += lift_numbers(found.step->recorded, arrival);
     return follow(found.step, arrival, op, stack);
   }
   stand_at(at_);
@@ -139,7 +150,7 @@ ReplayGuard::Found ReplayGuard::find(const Arrival& arrival) const {
   Found best;
   if (arrival.foreign) return best;
   for (const auto& step : at_->next) {
-    const Agreement agreement = compare(step->node, arrival);
+    const Agreement agreement = compare(step->recorded, arrival);
     if (agreement > best.agreement) best = {step.get(), agreement};
     if (agreement == Agreement::all) break;
   }
@@ -147,8 +158,8 @@ ReplayGuard::Found ReplayGuard::find(const Arrival& arrival) const {
 }
 
 void ReplayGuard::follow(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) {
-  if (notes_) notes_->note_arguments(step->node, arrival);
-  if (step->node.when == When::later) {
+  if (notes_) notes_->note_arguments(step->recorded.instruction, arrival);
+  if (step->recorded.when == When::later) {
     ++counts_.followed;
     defer(step, arrival, stack);
   } else {
@@ -157,18 +168,19 @@ void ReplayGuard::follow(Step* step, const Arrival& arrival, const tap::OpCall& 
 }
 
 void ReplayGuard::defer(Step* step, const Arrival& arrival, tap::Stack& stack) {
-  const Node& node = step->node;
+  const RecordedOperator& recorded = step->recorded;
+  const Instruction& instruction = recorded.instruction;
   bool borrows = false;
-  if (node.view) {
+  if (recorded.view) {
     ++counts_.views;
   } else {
     ++counts_.deferred;
-    borrows = wait_for(node, arrival);
-    pending_.nodes.push_back(&node);
-    add_lifted_numbers(node, arrival, pending_.numbers);
+    borrows = wait_for(instruction, arrival);
+    pending_.operators.push_back(&recorded);
+    add_lifted_numbers(instruction, arrival, pending_.numbers);
   }
-  auto results = answers(node, stack);
-  stack.resize(stack.size() - node.arguments.size());
+  auto results = answers(recorded, stack);
+  stack.resize(stack.size() - instruction.arguments.size());
   for (c10::IValue& value : results) stack.push_back(std::move(value));
   stand_at(step);
   if (borrows) flush();
@@ -176,11 +188,11 @@ void ReplayGuard::defer(Step* step, const Arrival& arrival, tap::Stack& stack) {
 
 /// Keeps the operator's tensors until it runs: their data must stay alive, and the host must not access it before.
 /// Returns: true if some memory is borrowed, so that this is not possible
-bool ReplayGuard::wait_for(const Node& node, const Arrival& arrival) {
+bool ReplayGuard::wait_for(const Instruction& instruction, const Arrival& arrival) {
   bool borrows = false;
   const BufferId* next = arrival.buffers.data();
-  for (size_t i = 0; i < node.arguments.size(); ++i) {
-    if (!node.arguments[i].is_tensors()) continue;
+  for (size_t i = 0; i < instruction.arguments.size(); ++i) {
+    if (!instruction.arguments[i].is_tensors()) continue;
     // Not checked, because for_each_tensor() calls it: the caller of wait_for() holds the lock.
     for_each_tensor(arrival.arguments[i], [&](const at::Tensor& tensor) BELLOWS_NO_THREAD_SAFETY_ANALYSIS {
       const BufferId id = *next++;
@@ -194,47 +206,40 @@ bool ReplayGuard::wait_for(const Node& node, const Arrival& arrival) {
   return borrows;
 }
 
-ReplayGuard::Answers ReplayGuard::answers(const Node& node, const tap::Stack& stack) {
-  const std::span<const c10::IValue> arguments(stack.data() + stack.size() - node.arguments.size(),
-                                               node.arguments.size());
+ReplayGuard::Answers ReplayGuard::answers(const RecordedOperator& recorded, const tap::Stack& stack) {
+  const size_t count = recorded.instruction.arguments.size();
+  const std::span<const c10::IValue> arguments(stack.data() + stack.size() - count, count);
+  const RecordedOperator::Result* facts = recorded.results.data();
   Answers results;
-  for (const Result& result : node.results) {
+  for (const Instruction::Result& result : recorded.instruction.results) {
     if (!result.list) {
-      results.emplace_back(answer(node, result.outputs[0], arguments));
+      results.emplace_back(answer(recorded.instruction, result.operands[0], *facts++, arguments));
       continue;
     }
     c10::List<at::Tensor> list;
-    list.reserve(result.outputs.size());
-    for (const Output& output : result.outputs) list.push_back(answer(node, output, arguments));
+    list.reserve(result.operands.size());
+    for (const Operand& operand : result.operands)
+      list.push_back(answer(recorded.instruction, operand, *facts++, arguments));
     results.emplace_back(std::move(list));
   }
   return results;
 }
 
-at::Tensor ReplayGuard::answer(const Node& node, const Output& output, std::span<const c10::IValue> arguments) {
-  const BufferId id = output.value.buffer;
+at::Tensor ReplayGuard::answer(const Instruction& instruction, const Operand& result,
+                               const RecordedOperator::Result& facts, std::span<const c10::IValue> arguments) {
+  const BufferId id = result.value;
   if (id == no_buffer) return {};
-  if (output.argument >= 0) {
-    int number = 0;
-    at::Tensor handed_back;
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      if (!node.arguments[i].is_tensors()) continue;
-      for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-        if (number++ == output.argument) handed_back = tensor;
-      });
-    }
-    return handed_back;
-  }
-  if (!output.made) {
-    at::Tensor view = recorded_over(output.value.geometry, output.counted, c10::Storage(buffers_[id].weak.lock()));
+  if (facts.argument >= 0) return tensor_at(instruction, arguments, facts.argument);
+  if (!facts.made) {
+    at::Tensor view = result.geometry.over(c10::Storage(buffers_[id].weak.lock()), facts.counted);
     if (notes_) notes_->note_view(id, view);
     return view;
   }
-  c10::Storage storage(tap::make_pending_storage(output.nbytes, output.value.geometry.device));
+  c10::Storage storage(tap::make_pending_storage(facts.nbytes, result.geometry.device));
   busy_.push_back(id);
   buffers_.add(storage);
   buffers_[id].pending = true;
-  at::Tensor made = recorded_over(output.value.geometry, output.counted, std::move(storage));
+  at::Tensor made = result.geometry.over(std::move(storage), facts.counted);
   if (notes_) notes_->note_pending(id, made);
   return made;
 }
@@ -248,13 +253,13 @@ bool ReplayGuard::needs_pending(When when, const OperatorFacts& facts, const Arr
 }
 
 void ReplayGuard::run_now(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) {
-  const Node& node = step->node;
-  const bool waits = needs_pending(node.when, *node.op, arrival);
-  if (waits && notes_) notes_->refuse(node.op->name, "is a barrier, so the call consists of several programs");
+  const OperatorFacts& facts = step->recorded.op();
+  const bool waits = needs_pending(step->recorded.when, facts, arrival);
+  if (waits && notes_) notes_->refuse(facts.name, "is a barrier, so the call consists of several programs");
   if (waits) flush();
   const std::vector<c10::IValue> arguments(arrival.arguments.begin(), arrival.arguments.end());
   try {
-    node.op->reads_no_data ? op.next(stack) : run(op, stack);
+    facts.reads_no_data ? op.next(stack) : run(op, stack);
   } catch (...) {
     stand_at(at_);
     throw;
@@ -264,9 +269,9 @@ void ReplayGuard::run_now(Step* step, const Arrival& arrival, const tap::OpCall&
   if (counts_.followed > followed) {
     ++(waits ? counts_.barriers : counts_.at_once);
     if (waits && !step->site) step->site = call_site();
-    if (waits) count_cause(counts_.barrier_causes, node.op->name, "", *step->site);
+    if (waits) count_cause(counts_.barrier_causes, facts.name, "", *step->site);
   }
-  if (notes_) notes_->note_ran_now(agreeing->node, arguments, op.results(stack));
+  if (notes_) notes_->note_ran_now(agreeing->recorded, arguments, op.results(stack));
   stand_at(agreeing);
 }
 
@@ -275,7 +280,7 @@ Step* ReplayGuard::step_with_results(Step* first, std::span<const c10::IValue> a
                                      std::span<const c10::IValue> results) {
   const size_t known = buffers_.size();
   const auto fits = [&](const Step& step) BELLOWS_REQUIRES(mutex_) {
-    if (results_fit(step.node, results, buffers_)) return true;
+    if (results_fit(step.recorded.instruction, results, buffers_)) return true;
     buffers_.truncate(known);
     return false;
   };
@@ -284,12 +289,11 @@ Step* ReplayGuard::step_with_results(Step* first, std::span<const c10::IValue> a
     return first;
   }
   for (const auto& step : at_->next) {
-    const bool same_arguments =
-        step.get() != first && step->node.op == first->node.op && step->node.when != When::later;
-    if (!same_arguments || step->node.arguments.size() != first->node.arguments.size()) continue;
-    const bool same_tensors =
-        std::equal(step->node.arguments.begin(), step->node.arguments.end(), first->node.arguments.begin(),
-                   [](const Argument& a, const Argument& b) { return a.kind == b.kind && a.tensors == b.tensors; });
+    const Instruction &a = step->recorded.instruction, &b = first->recorded.instruction;
+    if (step.get() == first || a.op != b.op || step->recorded.when == When::later) continue;
+    const bool same_tensors = std::equal(
+        a.arguments.begin(), a.arguments.end(), b.arguments.begin(), b.arguments.end(),
+        [](const auto& one, const auto& other) { return one.kind == other.kind && one.operands == other.operands; });
     if (same_tensors && fits(*step)) {
       ++counts_.followed;
       return step.get();
@@ -298,9 +302,9 @@ Step* ReplayGuard::step_with_results(Step* first, std::span<const c10::IValue> a
   flush(true);
   ++counts_.recorded;
   ++counts_.mismatches;
-  count_cause(counts_.mismatch_causes, first->node.op->name,
+  count_cause(counts_.mismatch_causes, first->recorded.op().name,
               "results with different sizes, or results of different tensors", call_site());
-  return tree_.append(at_, NodeRecorder(first->node, arguments).finish(results, buffers_));
+  return tree_.append(at_, OperatorRecorder(first->recorded, arguments).finish(results, buffers_));
 }
 
 void ReplayGuard::record(const tap::OpCall& op, tap::Stack& stack) {
@@ -311,7 +315,7 @@ void ReplayGuard::record(const tap::OpCall& op, tap::Stack& stack) {
     counts_.abandoned = 1;
     return run(op, stack);
   }
-  NodeRecorder recorder(op, stack, buffers_);
+  OperatorRecorder recorder(op, stack, buffers_);
   if (options_.record_deferred && defer_recorded(op, stack, recorder)) return;
   try {
     const DataDependence dependence(op.handle());
@@ -328,7 +332,7 @@ void ReplayGuard::record(const tap::OpCall& op, tap::Stack& stack) {
 /// Defers an operator that no recording has, as later calls will. If it cannot be deferred, runs the pending operators
 /// that have to run before it.
 /// Returns: whether it is deferred
-bool ReplayGuard::defer_recorded(const tap::OpCall& op, tap::Stack& stack, NodeRecorder& recorder) {
+bool ReplayGuard::defer_recorded(const tap::OpCall& op, tap::Stack& stack, OperatorRecorder& recorder) {
   const OperatorFacts& facts = operator_facts(op.handle());
   const Arrival arrival(op, facts, stack, buffers_);
   const auto on_cpu = [&](const c10::IValue& value) {
@@ -338,9 +342,9 @@ bool ReplayGuard::defer_recorded(const tap::OpCall& op, tap::Stack& stack, NodeR
   };
   const bool stands = std::all_of(arrival.arguments.begin(), arrival.arguments.end(), on_cpu);
   if (stands && recorder.when() == When::later && !arrival.foreign) {
-    if (auto node = node_of_later(op, facts, stack, recorder)) {
+    if (auto recorded = try_on_stand_ins(op, facts, stack, recorder)) {
       ++counts_.recorded;
-      defer(tree_.append(at_, std::move(*node)), arrival, stack);
+      defer(tree_.append(at_, std::move(*recorded)), arrival, stack);
       return true;
     }
     recorder.note_look();
@@ -349,23 +353,23 @@ bool ReplayGuard::defer_recorded(const tap::OpCall& op, tap::Stack& stack, NodeR
   return false;
 }
 
-/// Returns: the node of an operator that can be deferred; nothing if it reads data on the host, or fails on stand-ins:
-///          its arguments are invalid, or zeros are no valid data for it
-std::optional<Node> ReplayGuard::node_of_later(const tap::OpCall& op, const OperatorFacts& facts, tap::Stack& stack,
-                                               NodeRecorder recorder) {
+/// Returns: the operator with its results if it can be deferred; nothing if it reads data on the host, or fails on
+///          stand-ins: its arguments are invalid, or zeros are no valid data for it
+std::optional<RecordedOperator> ReplayGuard::try_on_stand_ins(const tap::OpCall& op, const OperatorFacts& facts,
+                                                              tap::Stack& stack, OperatorRecorder recorder) {
   if (!facts.runs_on_zeros) return {};
   if (facts.results == 0) return std::move(recorder).finish(std::span<const c10::IValue>(), buffers_);
   TrialResults& known = tree_.trial_results();
-  if (auto node = known.find(recorder.begun(), static_cast<BufferId>(buffers_.size()))) return node;
+  if (auto found = known.find(recorder.begun(), static_cast<BufferId>(buffers_.size()))) return found;
   try {
     StandIns stand_ins(op, facts, stack, buffers_);
     const DataDependence dependence(op.handle());
     run(op, stand_ins.stack());
     if (dependence.seen()) return {};
-    Node node = std::move(recorder).finish(stand_ins, buffers_);
-    if (node.when != When::later) return {};
-    known.add(node);
-    return node;
+    RecordedOperator recorded = std::move(recorder).finish(stand_ins, buffers_);
+    if (recorded.when != When::later) return {};
+    known.add(recorded);
+    return recorded;
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception&) {
@@ -381,15 +385,15 @@ void ReplayGuard::stand_at(Step* step) {
     std::rotate(at_->next.begin(), found, found + 1);  // the next call tries it first
   }
   at_ = step;
-  buffers_.truncate(step->node.buffers_after);
+  buffers_.truncate(step->recorded.buffers_after);
 }
 
 void ReplayGuard::note_mismatch(const tap::OpCall& op, const Arrival* arrival) {
   ++counts_.mismatches;
-  const Node& expected = at_->next.front()->node;
+  const RecordedOperator& expected = at_->next.front()->recorded;
   std::string why;
   if (!arrival) {
-    why = "instead of " + expected.op->name;
+    why = "instead of " + expected.op().name;
   } else if (arrival->foreign) {
     why = "a pending tensor of another region";
   } else {
@@ -398,20 +402,25 @@ void ReplayGuard::note_mismatch(const tap::OpCall& op, const Arrival* arrival) {
   count_cause(counts_.mismatch_causes, op.qualified_name(), why, call_site());
 }
 
-/// Returns: the plan for the pending operators, or null if they run in order. If the call diverged from all recordings
-///          here, no new plan is made, because the next call will not take this path.
+/// Returns: the plan for the pending operators, or null if there is none. If the call diverged from all recordings here,
+///          the back end prepares no new program, because the next call will not take this path.
 Plan* ReplayGuard::plan(bool diverged) {
-  if (!options_.backend) return nullptr;
   alive_.clear();
   for (const BufferId id : busy_) {
     if (buffers_[id].pending) alive_.push_back(buffers_[id].weak.use_count() > 0);
   }
-  Plan* found = at_->plans.find(from_, alive_, pending_.numbers.size());
-  if (!found && !diverged) {
-    found = at_->plans.make(*options_.backend, from_, pending_, alive_, buffers_);
-    counts_.programs += found && found->executable;
+  Plans& plans = at_->plans;
+  const auto find_or_make = [&](Backend* backend, bool make) BELLOWS_REQUIRES(mutex_) {
+    Plan* const found = plans.find(from_, alive_, pending_.numbers.size(), !backend);
+    return found || !make ? found : plans.make(backend, from_, pending_, alive_, buffers_);
+  };
+  if (options_.backend) {
+    const size_t known = plans.made();
+    Plan* const found = find_or_make(options_.backend.get(), !diverged);
+    counts_.programs += plans.made() > known && found->executable;
+    if (found && found->executable && !found->inputs_overlap(buffers_)) return found;
   }
-  return found && found->executable && !found->inputs_overlap(buffers_) ? found : nullptr;
+  return find_or_make(nullptr, !diverged || plans.diverged_before());
 }
 
 /// Clears the pending operators.
@@ -422,7 +431,7 @@ void ReplayGuard::settle() {
     buffers_[id].pending = false;
   }
   busy_.clear();
-  pending_.nodes.clear();
+  pending_.operators.clear();
   pending_.numbers.clear();
   from_ = at_;
 }
@@ -430,9 +439,9 @@ void ReplayGuard::settle() {
 /// Runs the pending operators.
 /// Params: diverged – the call left its recordings. With `record_deferred`, the operators then stay pending
 void ReplayGuard::flush(bool diverged) {
-  if (pending_.nodes.empty() || (diverged && options_.record_deferred)) return;
+  if (pending_.operators.empty() || (diverged && options_.record_deferred)) return;
   if (notes_ && !finishing_)
-    notes_->refuse(pending_.nodes.back()->op->name,
+    notes_->refuse(pending_.operators.back()->op().name,
                    "must run before the function returns, because its result is needed");
   struct Done {
     ReplayGuard& self;
@@ -449,11 +458,11 @@ void ReplayGuard::flush(bool diverged) {
     if (notes_) notes_->note_run(planned, pending_, buffers_);
   } catch (const std::bad_alloc&) {  // without a plan, operators run in order
   }
-  worthwhile_ = worthwhile_ || !planned || planned->executable->is_worthwhile();
+  worthwhile_ = worthwhile_ || !planned || planned->in_order || planned->executable->is_worthwhile();
   if (planned)
     planned->run(pending_, buffers_, counts_);
   else
-    run_in_order(pending_, buffers_, counts_);
+    run_once(pending_, buffers_, counts_);
   done.failed = false;
 }
 

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "bellows/core/mutex.h"
-#include "bellows/graph/recording/interpreter.h"
 #include "bellows/graph/recording/match.h"
 #include "bellows/graph/recording/record.h"
 #include "bellows/graph/recording/recording_tree.h"
@@ -56,22 +55,22 @@ class ReplayGuard : public tap::OpTap, public tap::Deferral {
       BELLOWS_REQUIRES(mutex_);
   void follow_or_record(const tap::OpCall& op, tap::Stack& stack) BELLOWS_REQUIRES(mutex_);
   void record(const tap::OpCall& op, tap::Stack& stack) BELLOWS_REQUIRES(mutex_);
-  bool defer_recorded(const tap::OpCall& op, tap::Stack& stack, NodeRecorder& recorder) BELLOWS_REQUIRES(mutex_);
-  std::optional<Node> node_of_later(const tap::OpCall& op, const OperatorFacts& facts, tap::Stack& stack,
-                                    NodeRecorder recorder) BELLOWS_REQUIRES(mutex_);
+  bool defer_recorded(const tap::OpCall& op, tap::Stack& stack, OperatorRecorder& recorder) BELLOWS_REQUIRES(mutex_);
+  std::optional<RecordedOperator> try_on_stand_ins(const tap::OpCall& op, const OperatorFacts& facts, tap::Stack& stack,
+                                                   OperatorRecorder recorder) BELLOWS_REQUIRES(mutex_);
   bool needs_pending(When when, const OperatorFacts& facts, const Arrival& arrival) BELLOWS_REQUIRES(mutex_);
   void note_mismatch(const tap::OpCall& op, const Arrival* arrival) BELLOWS_REQUIRES(mutex_);
   void stand_at(Step* step) BELLOWS_REQUIRES(mutex_);
   void flush(bool diverged = false) BELLOWS_REQUIRES(mutex_);
-  void undo(size_t nodes, size_t numbers) BELLOWS_REQUIRES(mutex_);
+  void undo(size_t operators, size_t numbers) BELLOWS_REQUIRES(mutex_);
   void settle() BELLOWS_REQUIRES(mutex_);
   Plan* plan(bool diverged) BELLOWS_REQUIRES(mutex_);
 
   using Answers = c10::SmallVector<c10::IValue, 3>;
-  Answers answers(const Node& node, const tap::Stack& stack) BELLOWS_REQUIRES(mutex_);
-  at::Tensor answer(const Node& node, const Output& output, std::span<const c10::IValue> arguments)
-      BELLOWS_REQUIRES(mutex_);
-  bool wait_for(const Node& node, const Arrival& arrival) BELLOWS_REQUIRES(mutex_);
+  Answers answers(const RecordedOperator& recorded, const tap::Stack& stack) BELLOWS_REQUIRES(mutex_);
+  at::Tensor answer(const Instruction& instruction, const Operand& result, const RecordedOperator::Result& facts,
+                    std::span<const c10::IValue> arguments) BELLOWS_REQUIRES(mutex_);
+  bool wait_for(const Instruction& instruction, const Arrival& arrival) BELLOWS_REQUIRES(mutex_);
 
   Mutex mutex_;
   RecordingTree& tree_ BELLOWS_GUARDED_BY(mutex_);

@@ -6,19 +6,17 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/graph/execution/program_runner.h"
 #include "bellows/graph/program/program_builder.h"
 #include "bellows/tap/pending_storage.h"
 
 namespace bellows::graph::detail {
 namespace {
 
-int64_t buffers_made(const Segment& segment) {
-  int64_t result = 0;
-  for (const Node* node : segment.nodes) {
-    for (const Result& one : node->results)
-      result += std::count_if(one.outputs.begin(), one.outputs.end(), [](const Output& output) { return output.made; });
-  }
-  return result;
+/// Makes later accesses to a pending tensor throw an error with the reason `error`.
+void abandon(c10::StorageImpl& pending, const std::string& error) {
+  tap::abandon(pending,
+               "this tensor has no value, because an operator of its region failed before it was computed: " + error);
 }
 
 }  // namespace
@@ -27,6 +25,28 @@ bool share_memory(const c10::StorageImpl& a, const c10::StorageImpl& b) {
   const auto* const x = static_cast<const char*>(a.data());
   const auto* const y = static_cast<const char*>(b.data());
   return x < y + b.nbytes() && y < x + a.nbytes();
+}
+
+Plan::Plan(const Segment& segment, BufferTable& buffers, Program& program) : numbers(segment.numbers.size()) {
+  BuiltProgram built = build_program(segment.operators, [&](BufferId id) { return buffers[id].weak.use_count() > 0; });
+  inputs = std::move(built.inputs);
+  outputs = std::move(built.outputs);
+  written.resize(inputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const int input = built.program.outputs[i].input;
+    if (input >= 0) {
+      outputs[i] = no_buffer;
+      written[input] = true;
+    }
+    visible += outputs[i] >= 0;
+  }
+  for (const RecordedOperator* recorded : segment.operators) {
+    made += std::count_if(recorded->results.begin(), recorded->results.end(),
+                          [](const RecordedOperator::Result& one) { return one.made; });
+  }
+  input_storages.reserve(inputs.size());
+  output_storages.reserve(outputs.size());
+  program = std::move(built.program);
 }
 
 bool Plan::inputs_overlap(BufferTable& buffers) const {
@@ -45,10 +65,10 @@ void Plan::run(const Segment& segment, BufferTable& buffers, Explanation& counts
     input_storages.clear();
     output_storages.clear();
   });
-  output_storages.resize(outputs.size());  // neither allocates: make() reserved the memory
+  output_storages.resize(outputs.size());  // neither allocates: the constructor reserved the memory
   for (const BufferId id : inputs) input_storages.push_back(std::move(buffers[id].real));
   ++counts.flushes;
-  ++counts.program_runs;
+  counts.program_runs += !in_order;
   try {
     executable->run(input_storages, segment.numbers, output_storages);
   } catch (const std::exception& error) {
@@ -68,53 +88,63 @@ void Plan::hand_out(BufferTable& buffers, const std::string& error) {
     if (output_storages[i])
       tap::fulfil(*held, *output_storages[i].unsafeGetStorageImpl());
     else
-      tap::abandon(
-          *held, "this tensor has no value, because an operator of its region failed before it was computed: " + error);
+      abandon(*held, error);
   }
 }
 
-Plan* Plans::find(const Step* from, const std::vector<bool>& alive, size_t numbers) {
+Plan* Plans::find(const Step* from, const std::vector<bool>& alive, size_t numbers, bool in_order) {
   const auto found = std::find_if(all_.begin(), all_.end(), [&](const auto& plan) {
-    return plan->from == from && plan->numbers == numbers && plan->alive == alive;
+    return plan->from == from && plan->numbers == numbers && plan->in_order == in_order && plan->alive == alive;
   });
   return found == all_.end() ? nullptr : found->get();
 }
 
-Plan* Plans::make(Backend& backend, const Step* from, const Segment& segment, std::vector<bool> alive,
+Plan* Plans::make(Backend* backend, const Step* from, const Segment& segment, std::vector<bool> alive,
                   BufferTable& buffers) {
   std::erase_if(all_, [&](const auto& plan) { return plan->from == from && plan->numbers < segment.numbers.size(); });
-  if (made_ == most_made) return nullptr;
-  ++made_;
-  if (all_.size() == most_kept) all_.erase(all_.begin());
-  auto plan = std::make_unique<Plan>();
+  if (backend && made_ == most_made) return nullptr;
+  made_ += backend != nullptr;
+  const auto is_similar = [&](const auto& plan) { return plan->in_order == !backend; };
+  if (std::count_if(all_.begin(), all_.end(), is_similar) == most_kept)
+    all_.erase(std::find_if(all_.begin(), all_.end(), is_similar));
+  Program program;
+  auto plan = std::make_unique<Plan>(segment, buffers, program);
   plan->from = from;
   plan->alive = std::move(alive);
-  plan->numbers = segment.numbers.size();
-  BuiltProgram built = build_program(segment.nodes, [&](BufferId id) { return buffers[id].weak.use_count() > 0; });
-  plan->made = buffers_made(segment);
-  plan->inputs = std::move(built.inputs);
-  plan->outputs = std::move(built.outputs);
-  plan->written.resize(plan->inputs.size());
-  for (size_t i = 0; i < plan->outputs.size(); ++i) {
-    const int input = built.program.outputs[i].input;
-    if (input >= 0) {
-      plan->outputs[i] = no_buffer;
-      plan->written[input] = true;
+  plan->in_order = !backend;
+  if (backend) {
+    std::vector<c10::Storage> inputs;
+    inputs.reserve(plan->inputs.size());
+    for (const BufferId id : plan->inputs) inputs.push_back(buffers[id].real);
+    try {
+      plan->executable = backend->prepare(std::move(program), inputs);
+    } catch (const std::exception& error) {
+      log_warn("Region: no program could be prepared, so the operators run one by one: ", user_message(error));
     }
-    plan->visible += plan->outputs[i] >= 0;
-  }
-  plan->input_storages.reserve(plan->inputs.size());
-  plan->output_storages.reserve(plan->outputs.size());
-  std::vector<c10::Storage> inputs;
-  inputs.reserve(plan->inputs.size());
-  for (const BufferId id : plan->inputs) inputs.push_back(buffers[id].real);
-  try {
-    plan->executable = backend.prepare(std::move(built.program), inputs);
-  } catch (const std::exception& error) {
-    log_warn("Region: no program could be prepared, so the operators run one by one: ", user_message(error));
+  } else {
+    plan->executable = ProgramRunner::in_order(std::move(program));
   }
   all_.push_back(std::move(plan));
   return all_.back().get();
+}
+
+void run_once(const Segment& segment, BufferTable& buffers, Explanation& counts) {
+  std::unique_ptr<Plan> plan;
+  try {
+    Program program;
+    plan = std::make_unique<Plan>(segment, buffers, program);
+    plan->in_order = true;
+    plan->executable = ProgramRunner::in_order(std::move(program));
+  } catch (const std::exception& error) {
+    for (const RecordedOperator* recorded : segment.operators) {
+      for_each_recorded_result(*recorded, [&](const Operand& operand, const RecordedOperator::Result& facts) {
+        if (!facts.made) return;
+        if (const auto pending = buffers[operand.value].weak.lock()) abandon(*pending, user_message(error));
+      });
+    }
+    throw;
+  }
+  plan->run(segment, buffers, counts);
 }
 
 }  // namespace bellows::graph::detail

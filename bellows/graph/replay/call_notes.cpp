@@ -75,10 +75,10 @@ const CallNotes::Input* CallNotes::input(BufferId buffer) const {
   return found == input_of_.end() ? nullptr : &inputs_[found->second];
 }
 
-void CallNotes::note_arguments(const Node& node, const Arrival& arrival) {
+void CallNotes::note_arguments(const Instruction& instruction, const Arrival& arrival) {
   const BufferId* next = arrival.buffers.data();
-  for (size_t i = 0; i < node.arguments.size(); ++i) {
-    if (!node.arguments[i].is_tensors()) continue;
+  for (size_t i = 0; i < instruction.arguments.size(); ++i) {
+    if (!instruction.arguments[i].is_tensors()) continue;
     for_each_tensor(arrival.arguments[i], [&](const at::Tensor& tensor) {
       const BufferId buffer = *next++;
       if (buffer >= 0) note_input(buffer, tensor);
@@ -120,33 +120,34 @@ void CallNotes::note_view(BufferId buffer, const at::Tensor& tensor) {
   if (origin(buffer) == Origin::pending) pending.push_back({buffer, WeakTensor(tensor.getIntrusivePtr())});
 }
 
-void CallNotes::note_ran_now(const Node& node, std::span<const c10::IValue> arguments,
+void CallNotes::note_ran_now(const RecordedOperator& recorded, std::span<const c10::IValue> arguments,
                              std::span<const c10::IValue> results) {
-  if (node.when == When::flush) return refuse(node.op->name, "runs immediately, because the host needs a value of it");
-  Node ran = node;
+  const OperatorFacts& op = recorded.op();
+  if (recorded.when == When::flush) return refuse(op.name, "runs immediately, because the host needs a value of it");
+  RecordedOperator ran = recorded;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    Argument& argument = ran.arguments[i];
-    argument.lifted = false;
+    Instruction::Argument& argument = ran.instruction.arguments[i];
+    argument.number = -1;
     if (argument.is_tensors()) continue;
     argument.constant = arguments[i];
-    if (!comparable(arguments[i])) refuse(node.op->name, "has an argument that cannot be compared between calls");
+    if (!comparable(arguments[i])) refuse(op.name, "has an argument that cannot be compared between calls");
   }
-  for (size_t i = 0; i < ran.results.size(); ++i) {
+  const RecordedOperator::Result* facts = ran.results.data();
+  for (size_t i = 0; i < results.size(); ++i) {
     size_t at = 0;
     for_each_tensor(results[i], [&](const at::Tensor& tensor) {
-      const Output& output = ran.results[i].outputs.at(at++);
-      if (!output.made) return;
-      set_origin(output.value.buffer, Origin::now);
-      made_now.insert_or_assign(output.value.buffer,
-                                MadeNow{.op = node.op->name, .storage = tensor.storage().getWeakStorageImpl()});
-      note_content(output.value.buffer, tensor, *node.op);
+      const BufferId buffer = ran.instruction.results[i].operands.at(at++).value;
+      if (!(facts++)->made) return;
+      set_origin(buffer, Origin::now);
+      made_now.insert_or_assign(buffer, MadeNow{.op = op.name, .storage = tensor.storage().getWeakStorageImpl()});
+      note_content(buffer, tensor, op);
     });
   }
-  for (const int argument : node.op->writes) {
+  for (const int argument : op.writes) {
     size_t at = 0;
     for_each_tensor(arguments[argument], [&](const at::Tensor& tensor) {
-      const BufferId buffer = ran.arguments[argument].tensors.at(at++).buffer;
-      if (buffer >= 0 && origin(buffer) == Origin::now) note_content(buffer, tensor, *node.op);
+      const BufferId buffer = ran.instruction.arguments[argument].operands.at(at++).value;
+      if (buffer >= 0 && origin(buffer) == Origin::now) note_content(buffer, tensor, op);
     });
   }
   ran_now.push_back(std::move(ran));
@@ -177,12 +178,12 @@ void CallNotes::find_host_writes() {
 }
 
 void CallNotes::note_run(const Plan* plan, const Segment& segment, BufferTable& buffers) {
-  if (!plan) return refuse("", "the operators run one by one instead of as a program");
+  if (!plan || plan->in_order) return refuse("", "the operators run one by one instead of as a program");
   executable = plan->executable;
   numbers = segment.numbers;
-  for (const Node* node : segment.nodes) {
-    for (const Argument& argument : node->arguments) {
-      if (argument.lifted) number_ops.push_back(node->op);
+  for (const RecordedOperator* recorded : segment.operators) {
+    for (const Instruction::Argument& argument : recorded->instruction.arguments) {
+      if (argument.number >= 0) number_ops.push_back(&recorded->op());
     }
   }
   inputs = plan->inputs;

@@ -68,14 +68,16 @@ class CallNotes {
   /// Notes a reason why the call cannot be replayed. Only the first reason counts.
   void refuse(const std::string& op, const std::string& why);
   /// Notes the tensors of an operator that is followed.
-  void note_arguments(const Node& node, const Arrival& arrival);
+  void note_arguments(const Instruction& instruction, const Arrival& arrival);
   /// Notes a result of a deferred operator.
   void note_pending(BufferId buffer, const at::Tensor& tensor);
   /// Notes another tensor with the buffer of an earlier one.
   void note_view(BufferId buffer, const at::Tensor& tensor);
   /// Notes an operator that has run immediately.
-  void note_ran_now(const Node& node, std::span<const c10::IValue> arguments, std::span<const c10::IValue> results);
-  /// Notes the program that is about to run, or null if operators run one by one.
+  void note_ran_now(const RecordedOperator& recorded, std::span<const c10::IValue> arguments,
+                    std::span<const c10::IValue> results);
+  /// Notes the program that is about to run. A replay needs a program of a back end.
+  /// Params: plan – null if the operators run one by one
   void note_run(const Plan* plan, const Segment& segment, BufferTable& buffers);
 
   const Input* input(BufferId buffer) const;
@@ -83,7 +85,7 @@ class CallNotes {
   std::string refused_op{}, refused{};  ///< set by refuse()
   std::vector<Seen> seen{};
   std::vector<Pending> pending{};
-  std::vector<Node> ran_now{};  ///< with the constants and numbers of this call
+  std::vector<RecordedOperator> ran_now{};  ///< with the constants and numbers of this call
   std::unordered_map<BufferId, MadeNow> made_now{};
   std::shared_ptr<Executable> executable{};
   std::vector<c10::IValue> numbers{};

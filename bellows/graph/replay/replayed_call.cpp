@@ -7,7 +7,8 @@
 #include <cstring>
 
 #include "bellows/core/error.h"
-#include "bellows/graph/recording/node_value.h"
+#include "bellows/graph/program/program_builder.h"
+#include "bellows/graph/program/program_edit.h"
 #include "bellows/graph/replay/sole_owner.h"
 
 namespace bellows::graph::detail {
@@ -55,7 +56,7 @@ std::unique_ptr<ReplayedCall> ReplayedCall::of(const CallNotes& notes, const Cal
   made->state_ = start.state;
   made->values_ = frame.values;
   refusal = made->add_arguments(start);
-  made->add_operators(notes);
+  made->add_immediate(notes);
   made->add_program(notes);
   if (refusal.why.empty()) refusal = made->large_input();
   if (refusal.why.empty()) refusal = made->add_returned(notes, start, frame);
@@ -113,28 +114,34 @@ void ReplayedCall::mark_written(const Place& place) {
   if (place.kind == Place::Kind::captured) captured_[place.index].written = true;
 }
 
-void ReplayedCall::add_operators(const CallNotes& notes) {
-  for (const Node& node : notes.ran_now) {
-    RunNow one{.node = node};
-    for (const graph::Argument& argument : node.arguments) {
-      for (const Value& value : argument.tensors) {
-        if (node.op->reads_no_data)
-          one.metadata.push_back(value.buffer == no_buffer ? at::Tensor()
-                                                           : value.geometry.over(c10::Storage(tap::make_pending_storage(
-                                                                 value.geometry.reach(), value.geometry.device))));
-        else
-          one.places.push_back(place_of(value.buffer, notes));
+void ReplayedCall::add_immediate(const CallNotes& notes) {
+  std::vector<RecordedOperator> operators = notes.ran_now;
+  BufferId next = 0;
+  for (const RecordedOperator& one : operators) next = std::max(next, one.buffers_after);
+  for (RecordedOperator& one : operators) {
+    if (one.op().reads_no_data) for_each_operand(one.instruction, [&](Operand& operand) { operand.value = next++; });
+    RecordedOperator::Result* facts = one.results.data();
+    for (Instruction::Result& result : one.instruction.results) {
+      for (Operand& operand : result.operands) {
+        RecordedOperator::Result& fact = *facts++;
+        if (!fact.made || place_of(operand.value, notes).kind == Place::Kind::ran_now) continue;
+        operand.value = no_buffer;  // host code wrote the content, so the buffer is an input of later operators
+        fact.made = false;
       }
     }
-    for (const Result& result : node.results) {
-      for (const Output& output : result.outputs) {
-        const Place place = output.made ? place_of(output.value.buffer, notes) : Place();
-        one.made.push_back(place.kind == Place::Kind::ran_now ? place.index : -1);
-      }
-    }
-    for (const BufferId written : node.written()) mark_written(place_of(written, notes));
-    operators_.push_back(std::move(one));
   }
+  std::vector<const RecordedOperator*> all;
+  all.reserve(operators.size());
+  for (const RecordedOperator& one : operators) all.push_back(&one);
+  if (!operators.empty()) operators.back().buffers_after = next;
+  BuiltProgram built = build_program(all, [](BufferId) { return true; });
+  for (const BufferId buffer : built.inputs) immediate_.inputs.push_back(place_of(buffer, notes));
+  for (size_t i = 0; i < built.outputs.size(); ++i) {
+    const int input = built.program.outputs[i].input;
+    if (input >= 0) mark_written(immediate_.inputs[input]);
+    immediate_.outputs.push_back(input >= 0 ? Place() : place_of(built.outputs[i], notes));
+  }
+  immediate_.program = std::move(built.program);
 }
 
 void ReplayedCall::add_program(const CallNotes& notes) {
@@ -289,19 +296,26 @@ Refusal ReplayedCall::difference_of_inputs(const ReplayedCall& earlier) const {
 }
 
 Refusal ReplayedCall::difference_of_operators(const ReplayedCall& earlier) const {
-  for (size_t i = 0; i < operators_.size(); ++i) {
-    const RunNow& mine = operators_[i];
-    if (i >= earlier.operators_.size() || earlier.operators_[i].node.op != mine.node.op ||
-        earlier.operators_[i].places != mine.places || earlier.operators_[i].made != mine.made)
-      return {mine.node.op->name, "other operators run than in the previous call"};
-    for (size_t a = 0; a < mine.node.arguments.size(); ++a) {
-      const c10::IValue &now = mine.node.arguments[a].constant,
-                        &before = earlier.operators_[i].node.arguments[a].constant;
-      if (mine.node.arguments[a].is_tensors() || same_constant(now, before)) continue;
-      return {mine.node.op->name,
-              c10::str("an argument differs between calls: ", text_of(now), " instead of ", text_of(before))};
+  const auto &mine = immediate_.program.instructions, &before = earlier.immediate_.program.instructions;
+  const auto same_operands = [](const Instruction::Argument& a, const Instruction::Argument& b) {
+    return std::equal(a.operands.begin(), a.operands.end(), b.operands.begin(), b.operands.end(),
+                      [](const Operand& x, const Operand& y) { return x.value == y.value; });
+  };
+  for (size_t i = 0; i < mine.size(); ++i) {
+    const auto& arguments = mine[i].arguments;
+    if (i >= before.size() || before[i].op != mine[i].op ||
+        !std::equal(arguments.begin(), arguments.end(), before[i].arguments.begin(), before[i].arguments.end(),
+                    same_operands))
+      return {mine[i].op->name, "other operators run than in the previous call"};
+    for (size_t a = 0; a < arguments.size(); ++a) {
+      const c10::IValue &now = arguments[a].constant, &then = before[i].arguments[a].constant;
+      if (arguments[a].is_tensors() || same_constant(now, then)) continue;
+      return {mine[i].op->name,
+              c10::str("an argument differs between calls: ", text_of(now), " instead of ", text_of(then))};
     }
   }
+  if (immediate_.inputs != earlier.immediate_.inputs || immediate_.outputs != earlier.immediate_.outputs)
+    return {"", "other operators run than in the previous call"};
   return {};
 }
 
@@ -397,7 +411,7 @@ void ReplayedCall::run(const CallStart& start, CallFrame& frame) {
   take_inputs(start, open.all_open() ? nullptr : &holds);
   holds.open();
   increase_versions(start);
-  run_operators();
+  run_immediate();
   for (const Place& place : inputs_) now_inputs_.push_back(storage_at(place));
   now_outputs_.resize(outputs_);
   release_kept();
@@ -448,36 +462,24 @@ const c10::Storage& ReplayedCall::storage_at(const Place& place) const {
   }
 }
 
-/// Runs the operators that run immediately, in the order of their calls. This is before the program, because they need
-/// no results of it.
-void ReplayedCall::run_operators() {
-  std::optional<DispatchStateScope> scope;
-  const Node* entered = nullptr;
-  tap::Stack stack;
-  for (const RunNow& one : operators_) {
-    const Node& node = one.node;
-    if (!entered || !(entered->dispatch_state == node.dispatch_state) ||
-        entered->float32_precision != node.float32_precision) {
-      scope.reset();
-      scope.emplace(node.dispatch_state, node.float32_precision);
-      entered = &node;
-    }
-    size_t next = 0;
-    const auto tensor_of = [&](const Value& value) {
-      const size_t at = next++;
-      if (node.op->reads_no_data) return one.metadata[at];
-      return value.buffer == no_buffer ? at::Tensor() : value.geometry.over(storage_at(one.places[at]));
-    };
-    for (const graph::Argument& argument : node.arguments) stack.push_back(value_of(argument, tensor_of));
-    tap::OpCall(*node.op->handle).next(stack);
-    const int* made = one.made.data();
-    for (const c10::IValue& result : stack) {
-      for_each_tensor(result, [&](const at::Tensor& tensor) {
-        if (const int index = *made++; index >= 0) now_made_[index] = tensor.storage();
-      });
-    }
-    stack.clear();
+void ReplayedCall::run_immediate() {
+  const Program& program = immediate_.program;
+  if (program.instructions.empty()) return;
+  if (!immediate_.runner) immediate_.runner = ProgramRunner::in_order(program);
+  for (size_t i = 0; i < immediate_.inputs.size(); ++i) {
+    const Program::ValueFacts& facts = program.values[program.inputs[i]];
+    now_inputs_.push_back(immediate_.inputs[i].kind == Place::Kind::none
+                              ? c10::Storage(tap::make_pending_storage(facts.nbytes, facts.geometry.device))
+                              : storage_at(immediate_.inputs[i]));
   }
+  now_outputs_.resize(immediate_.outputs.size());
+  immediate_.runner->run(now_inputs_, {}, now_outputs_);
+  for (size_t i = 0; i < immediate_.outputs.size(); ++i) {
+    if (immediate_.outputs[i].kind == Place::Kind::ran_now)
+      now_made_[immediate_.outputs[i].index] = std::move(now_outputs_[i]);
+  }
+  now_inputs_.clear();
+  now_outputs_.clear();
 }
 
 void ReplayedCall::increase_versions(const CallStart& start) {
@@ -530,7 +532,7 @@ void ReplayedCall::set_returned(const CallStart& start, CallFrame& frame) const 
     } else if (one.same >= 0) {
       frame.returned.push_back(frame.returned[one.same]);
     } else {
-      frame.returned.push_back(recorded_over(one.geometry, one.counted, storage_at(one.place)));
+      frame.returned.push_back(one.geometry.over(storage_at(one.place), one.counted));
     }
   }
   frame.lengths = lengths_;

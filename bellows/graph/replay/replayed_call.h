@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bellows/graph/execution/program_runner.h"
 #include "bellows/graph/recording/dispatch_state.h"
 #include "bellows/graph/recording/geometry.h"
 #include "bellows/graph/replay/call_frame.h"
@@ -104,11 +105,13 @@ class ReplayedCall {
     c10::Storage storage{};
     bool written = false;  ///< or returned, so that each call needs a copy
   };
-  struct RunNow {
-    Node node{};
-    std::vector<Place> places{};         ///< of the tensors of all arguments
-    std::vector<at::Tensor> metadata{};  ///< tensors without data for an operator that reads no data; same order
-    std::vector<int> made{};  ///< for all outputs in order: the index in `now_made_`; -1 if it is no new buffer
+  /// The operators that run immediately, as a program. They run before the program of the deferred operators, because
+  /// they need no results of it.
+  struct Immediate {
+    Program program{};
+    std::vector<Place> inputs{};              ///< the kind is `none` if the operators read only the sizes of the input
+    std::vector<Place> outputs{};             ///< the kind is `ran_now` for new buffers, and otherwise `none`
+    std::unique_ptr<ProgramRunner> runner{};  ///< created at the first run
   };
   struct Kept {
     int output = 0;
@@ -127,7 +130,7 @@ class ReplayedCall {
   Refusal add_arguments(const CallStart& start);
   Place place_of(BufferId buffer, const CallNotes& notes);
   Place new_place(BufferId buffer, const CallNotes& notes);
-  void add_operators(const CallNotes& notes);
+  void add_immediate(const CallNotes& notes);
   void add_program(const CallNotes& notes);
   Refusal add_returned(const CallNotes& notes, const CallStart& start, const CallFrame& frame);
   Place place_of_result(const at::Tensor& result, const CallNotes& notes);
@@ -141,7 +144,7 @@ class ReplayedCall {
   std::string argument_mismatch(const CallStart& start) const;
   bool overlaps(const CallStart& start) const;
   std::string captured_mismatch() const;
-  void run_operators();
+  void run_immediate();
   const c10::Storage& storage_at(const Place& place) const;
   /// Params: holds – receives the inputs; null if they need no hold
   void take_inputs(const CallStart& start, tap::StorageHolds* holds);
@@ -158,7 +161,7 @@ class ReplayedCall {
   ska::flat_hash_map<BufferId, Place> places_;         ///< used during construction
   std::vector<const c10::StorageImpl*> own_storages_;  ///< captured and kept storages, sorted
   std::vector<Watched> watched_;
-  std::vector<RunNow> operators_;
+  Immediate immediate_;
   std::shared_ptr<Executable> executable_;
   std::vector<c10::IValue> numbers_;
   std::vector<const OperatorFacts*> number_ops_;
