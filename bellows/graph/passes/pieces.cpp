@@ -255,9 +255,8 @@ class BufferSplitter {
     }
     if (!fine || !can_narrow(program_.instructions[at])) return false;
     for (auto& [columns, operand] : parts) operand = add_part(at, columns);
-    for_each_read(value, [&](int, Operand& operand) {
-      operand = parts.at(*columns_of(whole(value), operand.geometry));
-    });
+    for_each_read(value,
+                  [&](int, Operand& operand) { operand = parts.at(*columns_of(whole(value), operand.geometry)); });
     return true;
   }
 

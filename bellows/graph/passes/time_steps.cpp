@@ -157,8 +157,8 @@ class MatmulStacker {
 
   /// True if an addition reads the complete result of `made`, in order.
   bool is_term(const Operand& term, int made, int total) const {
-    return !instruction(made).results[0].list && instruction(made).state == instruction(total).state && is_whole(made) && is_row_major(term.geometry) &&
-           term.geometry.dtype == result(total).geometry.dtype &&
+    return !instruction(made).results[0].list && instruction(made).state == instruction(total).state &&
+           is_whole(made) && is_row_major(term.geometry) && term.geometry.dtype == result(total).geometry.dtype &&
            term.geometry.sizes == result(total).geometry.sizes;
   }
 
@@ -308,8 +308,8 @@ class MatmulStacker {
     for (Operand& part : parts) move(part);
     if (const auto all = consecutive(parts)) return *all;
     for (const auto& [known, made] : stacks_) {
-      const bool same = any_order ? std::is_permutation(known.begin(), known.end(), parts.begin(), parts.end())
-                                  : known == parts;
+      const bool same =
+          any_order ? std::is_permutation(known.begin(), known.end(), parts.begin(), parts.end()) : known == parts;
       if (same) return made;
     }
     int64_t rows = 0;
@@ -393,9 +393,9 @@ class MatmulStacker {
   Program& program_;
   const Schedule schedule_;
   const Uses& uses_;
-  std::vector<int> unit_;                             ///< for each instruction
+  std::vector<int> unit_;                              ///< for each instruction
   std::unordered_map<int, std::vector<int>> members_;  ///< of units with several instructions
-  std::vector<bool> used_;                            ///< in a batch
+  std::vector<bool> used_;                             ///< in a batch
   std::vector<Batch> batches_;
   std::unordered_map<int, size_t> batch_of_;  ///< by unit
   std::vector<Instruction> emitted_;
