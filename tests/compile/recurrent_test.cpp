@@ -26,7 +26,7 @@ struct NetworkCase {
 template <class Module, class Options>
 std::function<Network()> layers_of(const Options& options) {
   return [=] {
-    const Module module(options);
+    Module module(options);
     return Network{module.ptr(), [=](const at::Tensor& x) mutable {
                      const auto [output, state] = module->forward(x);
                      if constexpr (std::is_same_v<std::decay_t<decltype(state)>, at::Tensor>)
@@ -38,7 +38,7 @@ std::function<Network()> layers_of(const Options& options) {
 }
 
 Network lstm_cells() {
-  const nn::LSTMCell cell(5, 7);
+  nn::LSTMCell cell(5, 7);
   return {cell.ptr(), [=](const at::Tensor& x) mutable {
             at::Tensor h = at::zeros({x.size(1), 7}, x.options()), c = h;
             Tensors outputs;
@@ -51,7 +51,7 @@ Network lstm_cells() {
 }
 
 Network gru_cells() {
-  const nn::GRUCell cell(5, 7);
+  nn::GRUCell cell(5, 7);
   return {cell.ptr(), [=](const at::Tensor& x) mutable {
             at::Tensor h = at::zeros({x.size(1), 7}, x.options());
             for (const at::Tensor& step : x.unbind(0)) h = cell->forward(step, h);
@@ -61,9 +61,8 @@ Network gru_cells() {
 
 /// Two layers of LSTM cells that are written by hand and alternate.
 Network hand_written() {
-  const nn::ModuleList parts(nn::Linear(5, 28), nn::Linear(7, 28), nn::Linear(7, 28), nn::Linear(7, 28),
-                             nn::Linear(7, 1));
-  return {parts.ptr(), [=](const at::Tensor& x) {
+  nn::ModuleList parts(nn::Linear(5, 28), nn::Linear(7, 28), nn::Linear(7, 28), nn::Linear(7, 28), nn::Linear(7, 1));
+  return {parts.ptr(), [=](const at::Tensor& x) mutable {
             const auto linear = [&](size_t i, const at::Tensor& at) { return parts[i]->as<nn::Linear>()->forward(at); };
             const auto step = [&](size_t first, const at::Tensor& input, at::Tensor& h, at::Tensor& c) {
               const auto gates = (linear(first, input) + linear(first + 1, h)).chunk(4, 1);
@@ -83,7 +82,7 @@ Network hand_written() {
 
 /// Sequences of different lengths.
 Network packed() {
-  const nn::GRU module(nn::GRUOptions(5, 7).bidirectional(true));
+  nn::GRU module(nn::GRUOptions(5, 7).bidirectional(true));
   return {module.ptr(), [=](const at::Tensor& x) mutable {
             const at::Tensor lengths = at::tensor({6, 4, 1}, at::kLong);
             const auto input = nn::utils::rnn::pack_padded_sequence(x, lengths);
