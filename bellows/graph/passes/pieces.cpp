@@ -70,7 +70,7 @@ struct Chain {
   std::vector<Columns> written;   ///< the columns that it writes
 };
 
-/// Gives each part of a buffer memory of its own, so that operators on different parts can share a loop.
+/// Gives each part of a buffer its own memory, so that operators on different parts can share a loop.
 class BufferSplitter {
  public:
   explicit BufferSplitter(Program& program) : program_(program), uses_(program), added_(program.instructions.size()) {}
