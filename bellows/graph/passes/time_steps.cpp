@@ -113,8 +113,11 @@ class MatmulStacker {
     return dims.isIntList() && dims.toIntVector() == std::vector<int64_t>{0} && summed.sizes.size() == 2 &&
            is_floating(summed) && summed.dtype == result(at).geometry.dtype && summed.sizes[0] <= most_rows;
   }
+  /// True for a product of a transposed matrix, as in the gradient of a weight. The rows of both matrices can be stacked.
   bool is_product(int at) const {
-    return is(at, "aten::mm") && operand_of(instruction(at), 0).geometry.sizes[1] <= most_rows;
+    if (!is(at, "aten::mm")) return false;
+    const Geometry& left = operand_of(instruction(at), 0).geometry;
+    return left.strides[0] == 1 && left.sizes[1] <= most_rows;
   }
 
   /// Finds the additions that end in the instruction `total`, and merges the matmuls or sums that they add.
