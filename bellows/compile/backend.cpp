@@ -22,6 +22,7 @@
 #include "bellows/compile/onednn/onednn.h"
 #include "bellows/compile/program_family.h"
 #include "bellows/compile/shared_constants.h"
+#include "bellows/compile/shared_matmul.h"
 #include "bellows/core/device.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
@@ -96,6 +97,7 @@ std::vector<graph::Pass> cpu_passes(const BackendOptions& options) {
   // Before the pass "onednn", which replaces the matmuls that it finds.
   graph::insert_before(has_onednn() ? "onednn" : "loops", attention_kernels_pass(), list);
   graph::insert_before("loops", embedding_pass(), list);
+  graph::insert_before("loops", shared_matmul_pass(), list);
   if (options.autocast) graph::insert_before("constants", graph::autocast_pass(*options.autocast), list);
   for (const graph::Pass& pass : options.extra_passes) graph::insert_before("loops", pass, list);
   return list;
@@ -418,7 +420,9 @@ void CpuBackend::count_program(bool compiled) const {
 std::vector<std::string> CpuBackend::skipped_passes(const Job& job, const KernelFamily& kernels,
                                                     std::string& report) const {
   std::vector<std::string> skipped = settings_.without;
-  const auto needs_code = [&] { skipped.insert(skipped.end(), {kernels_step, "loops", "updates", "reuse"}); };
+  const auto needs_code = [&] {
+    skipped.insert(skipped.end(), {kernels_step, "buffers", "loops", "updates", "reuse"});
+  };
   if (options_.exact || contains(skipped, kernels_step) || !kernel_cache().can_compile()) needs_code();
   if (!settings_.bisect) return skipped;
   std::vector<graph::Pass> all = passes_;

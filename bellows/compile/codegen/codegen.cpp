@@ -4,6 +4,8 @@
 #include <c10/util/hash.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
 
 #include "bellows/compile/codegen/kernel_prelude.h"
 #include "bellows/compile/codegen/phase_writer.h"
@@ -40,6 +42,39 @@ KernelCode::Function function_of(const WrittenPhase& phase) {
   return function;
 }
 
+/// The accesses of an expression to one buffer.
+struct Accesses {
+  std::vector<int64_t*> offsets;
+  int64_t first = std::numeric_limits<int64_t>::max();
+  size_t element = 0;
+  bool mixed = false;  ///< with elements of different sizes
+
+  void add(int64_t& offset, c10::ScalarType type) {
+    const size_t bytes = c10::elementSize(type);
+    mixed = mixed || (element != 0 && element != bytes);
+    element = bytes;
+    first = std::min(first, offset);
+    offsets.push_back(&offset);
+  }
+};
+
+/// Moves the smallest offset of each buffer from an expression to the kernel.
+void move_offsets(Expression& expression, KernelCode& code) {
+  std::map<std::pair<bool, int>, Accesses> buffers;  // by whether it is a result, and by index
+  for (graph::Term& term : expression.terms) {
+    if (term.function == graph::Function::load) buffers[{false, term.index}].add(term.offset, term.type);
+  }
+  for (graph::Store& store : expression.stores) buffers[{!store.update, store.index}].add(store.offset, store.type);
+  for (auto& [buffer, accesses] : buffers) {
+    if (accesses.mixed || accesses.first == 0) continue;
+    for (int64_t* const offset : accesses.offsets) *offset -= accesses.first;
+    auto& moved = buffer.first ? code.result_offsets : code.operand_offsets;
+    const auto index = static_cast<size_t>(buffer.second);
+    if (moved.size() <= index) moved.resize(index + 1, 0);
+    moved[index] = accesses.first * static_cast<int64_t>(accesses.element);
+  }
+}
+
 }  // namespace
 
 void KernelCode::Function::read_numbers(const std::vector<bool>& size_varies,
@@ -62,8 +97,9 @@ std::optional<KernelCode> generate(const Expression& expression) {
 std::optional<KernelCode> generate(const std::vector<Expression>& expressions) {
   KernelCode code;
   std::vector<Phase> phases;
-  for (const Expression& expression : expressions) {
+  for (Expression expression : expressions) {
     if (!can_write(expression)) return std::nullopt;
+    if (expressions.size() == 1) move_offsets(expression, code);
     const auto scheduled = schedule(expression);
     if (!scheduled) return std::nullopt;
     for (Phase phase : scheduled->phases) {

@@ -32,6 +32,9 @@ struct KernelCode {
     void read_numbers(const std::vector<bool>& size_varies, const std::vector<bool>& constant_varies);
   };
   std::vector<Function> functions{};
+  /// Bytes to add to the pointers of operands and results before the functions are called, by index; 0 for all further
+  /// ones. Kernels that read or write the same places of different parts of buffers then share their functions.
+  std::vector<int64_t> operand_offsets{}, result_offsets{};
   size_t scratch_bytes = 0;  ///< scratch memory for values that one function passes to another
 };
 

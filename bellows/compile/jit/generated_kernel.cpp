@@ -11,6 +11,16 @@ namespace {
 /// Minimum work per thread. For less, waking other threads takes longer.
 constexpr int64_t grain_bytes = 128 * 1024;
 
+using Pointers = c10::SmallVector<char*, 32>;
+
+/// Adds the offsets to the pointers. Returns the pointers themselves if there are no offsets.
+char* const* moved(std::span<void* const> pointers, const std::vector<int64_t>& offsets, Pointers& buffer) {
+  if (offsets.empty()) return reinterpret_cast<char* const*>(pointers.data());
+  for (void* const pointer : pointers) buffer.push_back(static_cast<char*>(pointer));
+  for (size_t i = 0; i < offsets.size(); ++i) buffer[i] += offsets[i];
+  return buffer.data();
+}
+
 double number_of(const c10::IValue& value) {
   if (value.isDouble()) return value.toDouble();
   if (value.isInt()) return static_cast<double>(value.toInt());
@@ -20,7 +30,10 @@ double number_of(const c10::IValue& value) {
 }  // namespace
 
 GeneratedKernel::GeneratedKernel(std::string name, const KernelCode& code, const Libraries& libraries)
-    : name_(std::move(name)), scratch_bytes_(code.scratch_bytes) {
+    : name_(std::move(name)),
+      operand_offsets_(code.operand_offsets),
+      result_offsets_(code.result_offsets),
+      scratch_bytes_(code.scratch_bytes) {
   functions_.reserve(code.functions.size());
   for (const auto& function : code.functions) {
     const auto& library = libraries.at(function.symbol);
@@ -37,8 +50,9 @@ void GeneratedKernel::run(std::span<void* const> operands, std::span<void* const
                           std::span<const c10::IValue> numbers, void* scratch) const {
   c10::SmallVector<double, 8> values;
   for (const c10::IValue& number : numbers) values.push_back(number_of(number));
-  auto* const* const from = reinterpret_cast<char* const*>(operands.data());
-  auto* const* const to = reinterpret_cast<char* const*>(results.data());
+  Pointers operand_buffer, result_buffer;
+  char* const* const from = moved(operands, operand_offsets_, operand_buffer);
+  char* const* const to = moved(results, result_offsets_, result_buffer);
   auto* const between = static_cast<char*>(scratch);
   for (const Function& function : functions_) {
     if (function.units <= function.grain) {

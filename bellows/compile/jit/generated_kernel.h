@@ -43,6 +43,7 @@ class GeneratedKernel : public graph::Kernel {
   };
   std::string name_;
   std::vector<Function> functions_;
+  std::vector<int64_t> operand_offsets_, result_offsets_;  ///< see KernelCode
   size_t scratch_bytes_;
 };
 

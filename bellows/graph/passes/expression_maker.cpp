@@ -141,6 +141,15 @@ Ref Maker::raw(int argument, Loops loops) {
               .offset = one->geometry.offset});
 }
 
+Ref Maker::raw_item(int argument, size_t item) {
+  const Geometry& seen = instruction.arguments[argument].operands[item].geometry;
+  return add({.function = Function::load,
+              .type = seen.dtype.toScalarType(),
+              .index = first_operand(argument) + static_cast<int>(item),
+              .strides = strides(seen, last_loops(seen)),
+              .offset = seen.offset});
+}
+
 Ref Maker::number(int argument) {
   const auto& one = instruction.arguments[argument];
   if (one.number >= 0) {
@@ -217,6 +226,11 @@ void Maker::store(size_t which, Ref term, Loops loops) {
     return;
   }
   keep(static_cast<int>(which), false, one, term, loops);
+}
+
+void Maker::store_part(size_t which, const Geometry& part, Ref term) {
+  const Operand place{result(which).value, part};
+  keep(static_cast<int>(which), false, place, term, last_loops(part));
 }
 
 void Maker::update(int argument, Ref term, Loops loops) {

@@ -44,6 +44,8 @@ class Maker {
   Ref raw(int argument);
   /// Like raw(argument), but with the tensor's dims along the given loops.
   Ref raw(int argument, Loops loops);
+  /// Loads one tensor of a list. All loops are dims of the tensor.
+  Ref raw_item(int argument, size_t item);
   /// Like raw(), but cast to the type of the computation.
   Ref in(int argument) { return cast(raw(argument), type); }
   Ref in(int argument, Loops loops) { return cast(raw(argument, loops), type); }
@@ -59,6 +61,8 @@ class Maker {
   /// Stores a result whose dims are the given loops. Does nothing if the result is undefined or empty.
   void store(size_t result, Ref term, Loops loops);
   void store(size_t result, Ref term);
+  /// Stores a part of a result. All loops are dims of the part.
+  void store_part(size_t result, const Geometry& part, Ref term);
   /// Stores the new content of an argument's tensor. Does nothing if the instruction does not update this tensor.
   void update(int argument, Ref term, Loops loops);
 

@@ -223,14 +223,17 @@ int GroupWriter::add_term(Term term) {
 /// Resolves a load. If the group made the value and stores it at the same places, `already` is set to its term. Returns
 /// none if the places differ.
 std::optional<Term> GroupWriter::load(Term term, ValueId value, int& already) {
-  const int at = find(value);
-  if (at < 0) {
-    term.index = input(value);
+  bool made = false;
+  for (size_t i = 0; i < made_.size(); ++i) {
+    if (made_[i] != value) continue;
+    made = true;
+    const Store& store = expression_.stores[i];
+    if (store.type != term.type || store.strides != term.strides || store.offset != term.offset) continue;
+    already = store.term;
     return term;
   }
-  const Store& store = expression_.stores[at];
-  if (store.type != term.type || store.strides != term.strides || store.offset != term.offset) return std::nullopt;
-  already = store.term;
+  if (made) return std::nullopt;
+  term.index = input(value);
   return term;
 }
 
@@ -330,12 +333,14 @@ bool keep_outputs(const Program& group, const GroupWriter& writer, Expression& e
       if (group.values[output.value].nbytes == 0) continue;
       return false;
     }
-    const auto which = at - writer.made().begin();
-    const ValueId root = writer.roots()[which];
-    if (root != no_value && (output.input < 0 || root != group.inputs[output.input])) return false;
-    kept.push_back(expression.stores[which]);
-    kept.back().index = index;
-    kept.back().update = output.input >= 0;
+    for (size_t which = at - writer.made().begin(); which < writer.made().size(); ++which) {
+      if (writer.made()[which] != output.value) continue;  // a concatenation has several stores
+      const ValueId root = writer.roots()[which];
+      if (root != no_value && (output.input < 0 || root != group.inputs[output.input])) return false;
+      kept.push_back(expression.stores[which]);
+      kept.back().index = index;
+      kept.back().update = output.input >= 0;
+    }
   }
   expression.stores = std::move(kept);
   return true;

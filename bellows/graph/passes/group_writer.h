@@ -19,8 +19,8 @@ class GroupWriter {
   /// overwritten.
   bool is_sound() const;
 
-  /// Returns the combined expression. It has one store per computed value, in the order of `made`. The indices of its
-  /// loads refer to inputs().
+  /// Returns the combined expression. Its stores are in the order of `made`. A concatenation has one store for each of
+  /// its parts, and all other values have one store. The indices of loads refer to inputs().
   const Expression& expression() const { return expression_; }
   const std::vector<ValueId>& inputs() const { return inputs_; }
   const std::vector<ValueId>& made() const { return made_; }

@@ -400,6 +400,31 @@ bool write_pointwise(Maker& maker, std::string_view name) {
   return true;
 }
 
+/// Writes the concatenation of a few tensors of equal sizes along the last dim, such as the gradients of the gates of a
+/// recurrent cell. Each iteration stores one element of each tensor.
+bool write_concatenation(Maker& m, std::string_view name) {
+  constexpr size_t most_parts = 8;
+  if (name != "aten::cat" || !m.instruction.updates.empty()) return false;
+  const auto& parts = m.instruction.arguments[0].operands;
+  Geometry part = m.result().geometry;
+  const auto rank = static_cast<int64_t>(part.sizes.size());
+  const c10::IValue& dim = m.constant(1);
+  if (rank < 2 || parts.size() < 2 || parts.size() > most_parts || !dim.isInt() ||
+      (dim.toInt() != rank - 1 && dim.toInt() != -1) || !c10::isFloatingType(part.dtype.toScalarType()))
+    return false;
+  part.sizes.back() /= static_cast<int64_t>(parts.size());
+  for (const Operand& one : parts) {
+    if (one.value == no_value || one.geometry.sizes != part.sizes || one.geometry.dtype != part.dtype) return false;
+  }
+  m.type = compute_type(part.dtype.toScalarType());
+  m.set_loops(part);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    m.store_part(0, part, m.cast(m.raw_item(0, i), m.type));
+    part.offset += part.sizes.back() * part.strides.back();
+  }
+  return true;
+}
+
 /// Returns: the dims of a reduction as a mask: those of an argument, or all if it is omitted
 uint64_t dims_of(const Maker& m, int argument) {
   const size_t rank = m.expression.loops.size();
@@ -685,7 +710,7 @@ std::optional<Expression> expression_of(const Instruction& instruction) {
   const std::string name = detail::without_underscore(*instruction.op);
   detail::Maker maker(instruction);
   if (!detail::write_pointwise(maker, name) && !detail::write_reduction(maker, name) &&
-      !detail::write_normalization(maker, name))
+      !detail::write_normalization(maker, name) && !detail::write_concatenation(maker, name))
     return std::nullopt;
   if (maker.bad || maker.expression.stores.empty()) return std::nullopt;
   for (const int64_t places : maker.expression.loops) {

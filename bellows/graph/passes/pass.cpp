@@ -35,6 +35,25 @@ void check_names(const PassOptions& options, std::span<const Pass> list) {
   }
 }
 
+/// Returns the number of bytes that a group reads from an input. The group's instructions may read only a part of it.
+size_t bytes_read(const Program& group, size_t input) {
+  const size_t all = bytes_of(group.values[group.inputs[input]].geometry);
+  size_t total = 0;
+  std::vector<const Geometry*> seen;
+  for (const Instruction& one : group.instructions) {
+    if (one.group) return all;
+    for (const auto& argument : one.arguments) {
+      for (const Operand& operand : argument.operands) {
+        const auto is_same = [&](const Geometry* other) { return *other == operand.geometry; };
+        if (operand.value != group.inputs[input] || std::any_of(seen.begin(), seen.end(), is_same)) continue;
+        seen.push_back(&operand.geometry);
+        total += bytes_of(operand.geometry);
+      }
+    }
+  }
+  return std::min(total, all);
+}
+
 }  // namespace
 
 size_t bytes_moved(const Instruction& instruction) {
@@ -48,9 +67,11 @@ size_t bytes_moved(const Instruction& instruction) {
     seen.push_back(&operand);
     total += bytes_of(operand.geometry);
   };
-  for (const auto& argument : instruction.arguments) {
-    for (const Operand& operand : argument.operands) {
-      add(operand);
+  for (size_t i = 0; i < instruction.arguments.size(); ++i) {
+    const bool part = instruction.group && i < instruction.group->inputs.size();
+    if (part) total += bytes_read(*instruction.group, i);
+    for (const Operand& operand : instruction.arguments[i].operands) {
+      if (!part) add(operand);
       for (const auto& update : instruction.updates)
         total += update.before == operand.value ? bytes_of(operand.geometry) : 0;
     }
@@ -86,6 +107,10 @@ const std::vector<Pass>& passes() {
        1e-4, fold_batch_norm},
       {"attention", "replaces matmul, softmax and matmul by one attention operator", 1e-4, fuse_attention},
       {"linears", "merges linears with known weights and the same input into one matmul", 1e-5, join_linears},
+      {"buffers", "gives the parts of a buffer that are written or read separately memory of their own", 0,
+       split_buffers},
+      {"time steps", "merges the matmuls of all time steps that share a weight, and the sums of their gradients", 1e-5,
+       stack_matmuls},
       {"algebra", "removes or combines operators where the result is bit-identical", 0, simplify_algebra},
       {"dead code", "removes computations whose results are not used", 0, drop_dead_code},
       {"loops", "groups pointwise operators, reductions and normalizations that can share a nest of loops", 0,

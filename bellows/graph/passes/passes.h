@@ -16,6 +16,8 @@ int64_t say_evaluations(Program& program, const PassOptions& options);
 int64_t fold_batch_norm(Program& program, const PassOptions& options);
 int64_t fuse_attention(Program& program, const PassOptions& options);
 int64_t join_linears(Program& program, const PassOptions& options);
+int64_t split_buffers(Program& program, const PassOptions& options);
+int64_t stack_matmuls(Program& program, const PassOptions& options);
 int64_t fuse_loops(Program& program, const PassOptions& options);
 int64_t join_updates(Program& program, const PassOptions& options);
 int64_t order_for_memory(Program& program, const PassOptions& options);
