@@ -18,6 +18,7 @@
 #include "bellows/compile/embedding.h"
 #include "bellows/compile/jit/kernel_cache.h"
 #include "bellows/compile/jit/program_kernels.h"
+#include "bellows/compile/masks.h"
 #include "bellows/compile/onednn/onednn.h"
 #include "bellows/compile/program_family.h"
 #include "bellows/compile/shared_constants.h"
@@ -93,6 +94,7 @@ std::string names_of(const graph::Program& program) {
 std::vector<graph::Pass> cpu_passes(const BackendOptions& options) {
   std::vector<graph::Pass> list = passes_with_onednn();
   graph::insert_before("loops", embedding_pass(), list);
+  graph::insert_before("loops", masks_pass(), list);
   if (options.autocast) graph::insert_before("constants", graph::autocast_pass(*options.autocast), list);
   for (const graph::Pass& pass : options.extra_passes) graph::insert_before("loops", pass, list);
   return list;
@@ -410,7 +412,7 @@ void CpuBackend::count_program(bool compiled) const {
 std::vector<std::string> CpuBackend::skipped_passes(const Job& job, const KernelFamily& kernels,
                                                     std::string& report) const {
   std::vector<std::string> skipped = settings_.without;
-  const auto needs_code = [&] { skipped.insert(skipped.end(), {kernels_step, "loops", "updates", "reuse"}); };
+  const auto needs_code = [&] { skipped.insert(skipped.end(), {kernels_step, "loops", "masks", "updates", "reuse"}); };
   if (options_.exact || contains(skipped, kernels_step) || !kernel_cache().can_compile()) needs_code();
   if (!settings_.bisect) return skipped;
   std::vector<graph::Pass> all = passes_;

@@ -117,7 +117,8 @@ class CompiledRegion {
  private:
   std::shared_ptr<CpuBackend> backend_;  ///< null if operators run in order
   std::shared_ptr<graph::Region> region_;
-  bool replays_ = false, fast_half_ = false;
+  bool replays_ = false;
+  bool optimizes_ = false;  ///< whether results may differ from eager code
 };
 
 }  // namespace compile_detail

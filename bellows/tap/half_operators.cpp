@@ -1,6 +1,7 @@
 #include "bellows/tap/half_operators.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/addmm_cpu_dispatch.h>
 #include <ATen/ops/addmv_cpu_dispatch.h>
 #include <ATen/ops/baddbmm_cpu_dispatch.h>
@@ -21,6 +22,7 @@ namespace bellows::tap {
 namespace {
 
 thread_local int half_guards = 0;
+std::atomic<int64_t> converted_calls = 0;
 
 /// Features that replace those of the processor: -1 if none, otherwise HalfFeatures::onednn.
 std::atomic<int> replaced_features = -1;
@@ -43,7 +45,9 @@ bool is_fast_half() {
 /// If operands have different dtypes, libtorch's kernel reports the error.
 template <class... Tensors>
 bool converts(HalfOperator op, const Tensors&... operands) {
-  return (is_half(operands) && ...) && is_fast_half() && converts_half(op, half_features());
+  const bool converted = (is_half(operands) && ...) && is_fast_half() && converts_half(op, half_features());
+  if (converted) converted_calls.fetch_add(1, std::memory_order_relaxed);
+  return converted;
 }
 
 at::Tensor widened(const at::Tensor& tensor) {
@@ -104,6 +108,35 @@ at::Tensor half_convolution(const at::Tensor& input, const at::Tensor& weight, c
                                          output_padding, groups));
 }
 
+// Programs of compiled functions call the `out` variants.
+
+at::Tensor& store(at::Tensor& out, const at::Tensor& wide) {
+  at::native::resize_output(out, wide.sizes());
+  return out.copy_(wide);
+}
+
+at::Tensor& half_mm_out(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  if (!converts(HalfOperator::matmul, a, b, out)) return at::cpu::mm_outf(a, b, out);
+  return store(out, at::cpu::mm(widened(a), widened(b)));
+}
+
+at::Tensor& half_addmm_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta,
+                           const at::Scalar& alpha, at::Tensor& out) {
+  if (!converts(HalfOperator::matmul, self, a, b, out)) return at::cpu::addmm_outf(self, a, b, beta, alpha, out);
+  return store(out, at::cpu::addmm(widened(self), widened(a), widened(b), beta, alpha));
+}
+
+at::Tensor& half_bmm_out(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  if (!converts(HalfOperator::matmul, a, b, out)) return at::cpu::bmm_outf(a, b, out);
+  return store(out, at::cpu::bmm(widened(a), widened(b)));
+}
+
+at::Tensor& half_baddbmm_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta,
+                             const at::Scalar& alpha, at::Tensor& out) {
+  if (!converts(HalfOperator::matmul, self, a, b, out)) return at::cpu::baddbmm_outf(self, a, b, beta, alpha, out);
+  return store(out, at::cpu::baddbmm(widened(self), widened(a), widened(b), beta, alpha));
+}
+
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 Gradients half_convolution_backward(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
@@ -133,6 +166,10 @@ torch::Library* install_half() {
   library->impl("addmm", half_addmm);
   library->impl("bmm", half_bmm);
   library->impl("baddbmm", half_baddbmm);
+  library->impl("mm.out", half_mm_out);
+  library->impl("addmm.out", half_addmm_out);
+  library->impl("bmm.out", half_bmm_out);
+  library->impl("baddbmm.out", half_baddbmm_out);
   library->impl("mv", half_mv);
   library->impl("addmv", half_addmv);
   library->impl("convolution", half_convolution);
@@ -168,6 +205,10 @@ FastHalfGuard::~FastHalfGuard() {
 
 bool FastHalfGuard::active() {
   return half_guards > 0;
+}
+
+int64_t FastHalfGuard::converted() {
+  return converted_calls.load(std::memory_order_relaxed);
 }
 
 }  // namespace bellows::tap

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <optional>
 
 namespace bellows::tap {
@@ -33,8 +34,7 @@ bool converts_half(HalfOperator op, const HalfFeatures& features);
 /// While a guard exists on this thread, CPU operators of the kinds in HalfOperator whose operands are fp16 run in fp32
 /// if converts_half() says so. In all other cases, libtorch's kernels run. From the first guard on, the gradients of
 /// such operators do the same during backward, on all threads and also after the guard has ended, because backward
-/// usually runs outside of the guard. Other fp16 operators of the process, and in-place and `out` variants, stay
-/// unchanged.
+/// usually runs outside of the guard. Other fp16 operators of the process, and in-place variants, stay unchanged.
 /// Changes:  the first guard permanently replaces libtorch's CPU kernels of these operators in the whole process.
 ///           Without a guard, the kernels behave like libtorch's
 /// Numerics: sums are computed in fp32 and rounded to fp16 once. Results above 65,504 become infinite, as with each
@@ -50,6 +50,8 @@ class FastHalfGuard {
 
   /// Returns whether an enabled guard exists on this thread.
   static bool active();
+  /// Returns how many operators have run in fp32 in this process because of a guard.
+  static int64_t converted();
 
  private:
   bool enabled_;
