@@ -2,6 +2,7 @@
 
 #include "bellows/compile/backend.h"
 #include "bellows/nn/fast_random.h"
+#include "bellows/nn/fast_sparse.h"
 #include "bellows/tap/dropout.h"
 #include "bellows/tap/half_operators.h"
 
@@ -47,6 +48,7 @@ bool CompiledRegion::ready() const {
 bool CompiledRegion::run(const std::function<void()>& function, const TensorArguments& tensors,
                          graph::CallFrame* frame) const {
   const nn::FastRandomGuard fast_random;  // random operators run when they are called
+  const nn::FastSparseGuard fast_sparse(optimizes_);
   const tap::FastHalfGuard fast_half(optimizes_);
   const tap::ByteDropoutGuard byte_dropout(optimizes_);
   return region_->run(function, tensors, frame);
