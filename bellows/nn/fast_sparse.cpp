@@ -3,10 +3,12 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <atomic>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "bellows/kernels/sparse_matmul.h"
@@ -27,7 +29,9 @@ struct Entries {
 
 bool all_within(const at::Tensor& indices, int64_t size) {
   const auto* const data = indices.const_data_ptr<int64_t>();
-  return std::all_of(data, data + indices.numel(), [size](int64_t i) { return i >= 0 && i < size; });
+  bool outside = false;  // without an early exit, so that the compiler vectorizes the loop
+  for (int64_t k = 0; k < indices.numel(); ++k) outside |= static_cast<uint64_t>(data[k]) >= static_cast<uint64_t>(size);
+  return !outside;
 }
 
 at::Tensor as_int64(const at::Tensor& indices) {
@@ -50,14 +54,21 @@ std::optional<Entries> by_rows(const at::Tensor& rows, const at::Tensor& columns
   return made;
 }
 
-/// The index of the compressed dim for each entry. Nothing if the offsets are not valid.
-std::optional<at::Tensor> expanded(const at::Tensor& offsets, int64_t count) {
+/// The offsets of a compressed layout, or nothing if they are not valid.
+std::optional<std::vector<int64_t>> valid_offsets(const at::Tensor& given, int64_t count) {
+  const at::Tensor offsets = as_int64(given);
   const auto* const data = offsets.const_data_ptr<int64_t>();
-  const int64_t size = offsets.numel() - 1;
-  if (size < 0 || data[0] != 0 || data[size] != count || !std::is_sorted(data, data + size + 1)) return {};
-  at::Tensor made = at::empty({count}, offsets.options());
+  std::vector<int64_t> made(data, data + offsets.numel());
+  if (made.empty() || made.front() != 0 || made.back() != count || !std::is_sorted(made.begin(), made.end())) return {};
+  return made;
+}
+
+/// The index of the compressed dim for each entry.
+at::Tensor expanded(const std::vector<int64_t>& offsets, const at::Tensor& like) {
+  at::Tensor made = at::empty_like(like);
   auto* const out = made.mutable_data_ptr<int64_t>();
-  for (int64_t i = 0; i < size; ++i) std::fill(out + data[i], out + data[i + 1], i);
+  for (size_t i = 0; i + 1 < offsets.size(); ++i)
+    std::fill(out + offsets[i], out + offsets[i + 1], static_cast<int64_t>(i));
   return made;
 }
 
@@ -72,11 +83,12 @@ std::optional<Entries> entries_of(const at::Tensor& sparse) {
   const at::Tensor values = sparse.values().contiguous();
   if (values.dim() != 1) return {};
   const bool by_row = sparse.layout() == at::kSparseCsr;
-  const at::Tensor offsets = as_int64(by_row ? sparse.crow_indices() : sparse.ccol_indices());
+  auto offsets = valid_offsets(by_row ? sparse.crow_indices() : sparse.ccol_indices(), values.numel());
   const at::Tensor inner = as_int64(by_row ? sparse.col_indices() : sparse.row_indices());
-  const auto outer = expanded(offsets, values.numel());
-  if (!outer) return {};
-  return by_row ? by_rows(*outer, inner, values, rows, columns) : by_rows(inner, *outer, values, rows, columns);
+  if (!offsets) return {};
+  if (!by_row) return by_rows(inner, expanded(*offsets, inner), values, rows, columns);
+  if (!all_within(inner, columns)) return {};
+  return Entries{inner, values, std::move(*offsets)};
 }
 
 bool is_supported(const at::Tensor& self, const at::Tensor& sparse, const at::Tensor& dense) {

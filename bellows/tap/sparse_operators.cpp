@@ -1,9 +1,12 @@
 #include "bellows/tap/sparse_operators.h"
 
 #include <ATen/ops/addmm_native.h>
+#include <ATen/ops/mm_native.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <atomic>
+#include <vector>
 
 namespace bellows::tap {
 
@@ -29,6 +32,14 @@ at::Tensor addmm_compressed(const at::Tensor& self, const at::Tensor& a, const a
   return at::native::addmm_sparse_compressed_dense(self, a, b, beta, alpha);
 }
 
+/// libtorch converts CSC matrices to CSR before it calls addmm, which takes much longer than the matmul.
+at::Tensor mm_compressed(const at::Tensor& a, const at::Tensor& b) {
+  if (sparse_replacement.load() && b.layout() == at::kStrided) {
+    if (auto made = replaced(at::zeros({}, b.options()), a, b, 0, 1)) return *made;
+  }
+  return at::native::_sparse_csr_mm(a, b);
+}
+
 struct IgnoreSparseWarnings final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
@@ -43,6 +54,7 @@ std::vector<torch::Library>* install_sparse() {
   libraries->back().impl("addmm", addmm_coo);
   libraries->emplace_back(torch::Library::IMPL, "aten", c10::DispatchKey::SparseCsrCPU, __FILE__, __LINE__);
   libraries->back().impl("addmm", addmm_compressed);
+  libraries->back().impl("mm", mm_compressed);
   return libraries;
 }
 

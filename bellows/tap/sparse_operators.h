@@ -18,10 +18,10 @@ class SparseOperators {
                                           const at::Scalar& beta, const at::Scalar& alpha) = 0;
 };
 
-/// From now on, calls `operators` for at::addmm of sparse CPU matrices, on all threads of the process. Null ends the
-/// replacement. Operators that libtorch composes of it, such as at::mm and _sparse_mm, and their gradients, are
+/// From now on, calls `operators` for at::addmm and at::mm of sparse CPU matrices, on all threads of the process. Null ends the
+/// replacement. Operators that libtorch composes of them, such as _sparse_mm, and their gradients, are
 /// included. In-place and `out` variants are not.
-/// Changes: the first call permanently replaces libtorch's kernels of this operator for sparse CPU tensors in the whole
+/// Changes: the first call permanently replaces libtorch's kernels of these operators for sparse CPU tensors in the whole
 ///          process. Without `operators`, they behave like libtorch's kernels
 /// Params:  operators – must exist until the process ends, because a thread may still call it
 /// Cost:    one atomic load per call
