@@ -10,9 +10,9 @@ namespace bellows::kernels {
 struct SparseMatmul {
   c10::ScalarType dtype = c10::ScalarType::Float;  ///< of all values: Float, Double or BFloat16
   int64_t rows = 0, columns = 0;                   ///< of the result
-  const int64_t* offsets = nullptr;                ///< rows + 1 numbers: row i has the entries offsets[i] to offsets[i + 1]
-  const int64_t* indices = nullptr;                ///< of each entry: the row of `dense` by which it is multiplied
-  const void* values = nullptr;                    ///< of each entry
+  const int64_t* offsets = nullptr;  ///< rows + 1 numbers: row i has the entries offsets[i] to offsets[i + 1]
+  const int64_t* indices = nullptr;  ///< of each entry: the row of `dense` by which it is multiplied
+  const void* values = nullptr;      ///< of each entry
   /// If not null, entry k is at indices[order[k]] and values[order[k]] instead of indices[k] and values[k].
   const int64_t* order = nullptr;
   const void* dense = nullptr;  ///< elements of a row are adjacent

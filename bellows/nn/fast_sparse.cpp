@@ -30,7 +30,8 @@ struct Entries {
 bool all_within(const at::Tensor& indices, int64_t size) {
   const auto* const data = indices.const_data_ptr<int64_t>();
   bool outside = false;  // without an early exit, so that the compiler vectorizes the loop
-  for (int64_t k = 0; k < indices.numel(); ++k) outside |= static_cast<uint64_t>(data[k]) >= static_cast<uint64_t>(size);
+  for (int64_t k = 0; k < indices.numel(); ++k)
+    outside |= static_cast<uint64_t>(data[k]) >= static_cast<uint64_t>(size);
   return !outside;
 }
 

@@ -260,7 +260,7 @@ TEST_P(SlowHalf, OverflowOfAGradientSkipsTheStep) {
 TEST_P(SlowHalf, OverflowInForwardGivesInfinity) {
   const AutocastGuard guard(at::kCPU, at::kHalf);
   const at::Tensor image = torch::full({1, 64, 4, 4}, 64.), weight = torch::full({8, 64, 1, 1}, 16.);
-  EXPECT_TRUE(at::conv2d(image, weight).isinf().all().item<bool>());         // 65536
+  EXPECT_TRUE(at::conv2d(image, weight).isinf().all().item<bool>());  // 65536
   EXPECT_TRUE(at::conv2d(image, weight * 0.5).eq(32768).all().item<bool>());
   EXPECT_TRUE(at::linear(torch::full({8, 64}, -64.), torch::full({4, 64}, 16.)).isinf().all().item<bool>());
 }

@@ -68,7 +68,8 @@ TEST(CompiledDropoutMasks, AreStoredAsBytesAndReadInBothDirections) {
     const std::string operators = graph.to_text();
     for (size_t at = 0; (at = operators.find("bernoulli_", at)) != std::string::npos; ++at) {
       const size_t line = operators.rfind('\n', at) + 1;
-      ++(operators.substr(operators.rfind("empty_like", line) - 40, 40).find("bool") != std::string::npos ? masks : wide);
+      ++(operators.substr(operators.rfind("empty_like", line) - 40, 40).find("bool") != std::string::npos ? masks
+                                                                                                          : wide);
     }
   }
   EXPECT_GE(masks, 2);
@@ -79,9 +80,9 @@ TEST(ByteDropout, EqualsLibtorchForAllLayoutsAndTypes) {
   const tap::ByteDropoutGuard off(false);
   torch::manual_seed(3);
   const at::Tensor x = torch::randn({6, 8, 5, 7});
-  for (at::Tensor input : {x, x.to(at::kBFloat16), x.to(at::kHalf), x.to(at::kDouble),
-                           x.contiguous(at::MemoryFormat::ChannelsLast), x.permute({2, 0, 3, 1}), x.slice(2, 0, 5, 2),
-                           x.new_empty({0}), x[0][0][0][0].expand({40})}) {
+  for (at::Tensor input :
+       {x, x.to(at::kBFloat16), x.to(at::kHalf), x.to(at::kDouble), x.contiguous(at::MemoryFormat::ChannelsLast),
+        x.permute({2, 0, 3, 1}), x.slice(2, 0, 5, 2), x.new_empty({0}), x[0][0][0][0].expand({40})}) {
     for (const double p : {0., 0.1, 0.5, 1.}) {
       const auto draw = [&](bool bytes, Tensors& made) {
         const tap::ByteDropoutGuard guard(bytes);

@@ -56,7 +56,7 @@ TEST_P(CompiledHalf, OverflowIsInfinite) {
   const auto compiled =
       compile([&](const at::Tensor& in) { return in.mm(b).relu(); }, {.autocast = at::kHalf, .always = true});
   for (int call = 0; call < 3; ++call) {
-    EXPECT_TRUE(compiled(a).isinf().all().item<bool>()) << call;            // 65536
+    EXPECT_TRUE(compiled(a).isinf().all().item<bool>()) << call;  // 65536
     EXPECT_TRUE(compiled(a * 0.5).eq(32768).all().item<bool>()) << call;
   }
 }

@@ -21,8 +21,9 @@ at::Tensor random_pattern(int64_t rows, int64_t columns, int64_t rarity, at::Sca
 /// The matrix in several sparse layouts, and its transpose.
 std::vector<std::pair<const char*, at::Tensor>> layouts_of(const at::Tensor& matrix) {
   const at::Tensor coo = matrix.to_sparse();
-  const at::Tensor twice = at::sparse_coo_tensor(at::cat({coo.indices(), coo.indices().flip(1)}, 1),
-                                                 at::cat({coo.values() * 0.5, coo.values().flip(0) * 0.5}), coo.sizes());
+  const at::Tensor twice =
+      at::sparse_coo_tensor(at::cat({coo.indices(), coo.indices().flip(1)}, 1),
+                            at::cat({coo.values() * 0.5, coo.values().flip(0) * 0.5}), coo.sizes());
   return {{"COO", coo},
           {"uncoalesced COO", twice},
           {"transposed COO", matrix.t().contiguous().to_sparse().t()},
@@ -46,7 +47,8 @@ TEST(FastSparse, MatmulsEqualDenseOnesInAllLayoutsAndTypes) {
         const at::Tensor made = at::mm(sparse, dense), transposed = at::mm(sparse, dense.t().contiguous().t());
         EXPECT_EQ(FastSparseGuard::performed(), before + 2) << name;
         EXPECT_EQ(made.scalar_type(), dtype);
-        EXPECT_LE((made.to(at::kDouble) - expected).abs().max().item<double>(), 8 * tolerance(dtype)) << name << columns;
+        EXPECT_LE((made.to(at::kDouble) - expected).abs().max().item<double>(), 8 * tolerance(dtype))
+            << name << columns;
         EXPECT_TRUE(made.equal(transposed)) << name;
       }
     }
@@ -103,7 +105,8 @@ TEST(FastSparse, LeavesOtherCasesToLibtorch) {
     const FastSparseGuard off(false);
     EXPECT_THROW(at::mm(sparse, torch::ones({5, 4})), c10::Error);
     EXPECT_THROW(at::mm(sparse, dense.to(at::kDouble)), c10::Error);
-    const at::Tensor outside = at::_sparse_coo_tensor_unsafe(torch::full({2, 1}, 9, at::kLong), torch::ones({1}), {4, 4});
+    const at::Tensor outside =
+        at::_sparse_coo_tensor_unsafe(torch::full({2, 1}, 9, at::kLong), torch::ones({1}), {4, 4});
     EXPECT_THROW(at::mm(outside, dense), c10::Error);
   }
   EXPECT_EQ(FastSparseGuard::performed(), before);

@@ -38,15 +38,18 @@ std::vector<HalfCase> half_cases() {
        {half({9}), half({17, 33}), half({33, 9})},
        [](auto& t) { return at::addmm(t[0], t[1], t[2], 0.5, 2); }},
       {"bmm", {half({3, 17, 33}), half({3, 33, 9})}, [](auto& t) { return t[0].bmm(t[1]); }},
-      {"baddbmm", {half({3, 17, 9}), half({3, 17, 33}), half({3, 33, 9})},
+      {"baddbmm",
+       {half({3, 17, 9}), half({3, 17, 33}), half({3, 33, 9})},
        [](auto& t) { return at::baddbmm(t[0], t[1], t[2]); }},
       {"mv", {half({17, 33}), half({33})}, [](auto& t) { return t[0].mv(t[1]); }},
       {"addmv", {half({17}), half({17, 33}), half({33})}, [](auto& t) { return at::addmv(t[0], t[1], t[2]); }},
       {"linear", {half({2, 5, 33}), half({9, 33}), half({9})}, [](auto& t) { return at::linear(t[0], t[1], t[2]); }},
-      {"conv2d", {half({2, 6, 9, 8}), half({4, 3, 3, 3}), half({4})},
+      {"conv2d",
+       {half({2, 6, 9, 8}), half({4, 3, 3, 3}), half({4})},
        [](auto& t) { return at::conv2d(t[0], t[1], t[2], 2, 1, 1, 2); }},
       {"conv1d without bias", {half({2, 6, 9}), half({4, 6, 3})}, [](auto& t) { return at::conv1d(t[0], t[1]); }},
-      {"conv_transpose2d", {half({2, 6, 5, 4}), half({6, 4, 3, 3}), half({4})},
+      {"conv_transpose2d",
+       {half({2, 6, 5, 4}), half({6, 4, 3, 3}), half({4})},
        [](auto& t) { return at::conv_transpose2d(t[0], t[1], t[2], 2); }},
   };
 }
@@ -108,7 +111,7 @@ TEST_F(FastHalf, OverflowBecomesInfiniteAsWithRounding) {
   const auto product = [](double x) {
     return torch::full({1, 4}, x).to(at::kHalf).mm(torch::full({4, 1}, 128.).to(at::kHalf)).item<double>();
   };
-  EXPECT_EQ(product(127.9375), 65504);                              // the largest finite value
+  EXPECT_EQ(product(127.9375), 65504);                               // the largest finite value
   EXPECT_EQ(product(128), std::numeric_limits<double>::infinity());  // 65536
   EXPECT_EQ(product(-128), -std::numeric_limits<double>::infinity());
   const at::Tensor image = torch::full({1, 4, 2, 2}, 128.).to(at::kHalf);

@@ -20,8 +20,8 @@ void multiply(const SparseMatmul& args) {
       Sum sum = 0;
       for (int64_t k = args.offsets[row]; k < args.offsets[row + 1]; ++k) {
         const int64_t entry = args.order ? args.order[k] : k;
-        sum += static_cast<Sum>(values[entry]) *
-               static_cast<Sum>(dense[args.indices[entry] * args.dense_stride + column]);
+        sum +=
+            static_cast<Sum>(values[entry]) * static_cast<Sum>(dense[args.indices[entry] * args.dense_stride + column]);
       }
       out[row * args.columns + column] = static_cast<T>(sum);
     }
