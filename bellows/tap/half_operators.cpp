@@ -24,7 +24,7 @@ namespace {
 thread_local int half_guards = 0;
 std::atomic<int64_t> converted_calls = 0;
 
-/// Features that replace those of the processor: -1 if none, otherwise HalfFeatures::onednn.
+/// Features that replace those of the processor: -1 if nothing replaces them, otherwise HalfFeatures::onednn.
 std::atomic<int> replaced_features = -1;
 
 /// Asks libtorch, because its own kernels decide by this function.

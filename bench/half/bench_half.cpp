@@ -64,7 +64,9 @@ Row measure(const Work& work, const Options& options) {
   const bool equal = ((made - expected).norm() / expected.norm()).item<double>() < 2e-3;
   const Comparison comparison = compare(
       {side("ours", half, true), side("libtorch fp16", half, false), side("libtorch fp32", work.operands, false)},
-      {.window_s = options.quick ? 0.05 : 0.3, .windows = options.quick ? 5 : 11, .budget_s = options.quick ? 8 : 60});
+      {.window_s = options.quick ? 0.05 : 0.3,
+       .windows = options.quick ? 5 : 11,
+       .budget_s = options.quick ? 8. : 60.});
   Row row = time_row(work.name, "time per call", "ms", comparison, equal);
   char note[160];
   std::snprintf(note, sizeof note, "ours %.1f GFLOP/s; libtorch's kernels have %s fp16 matmuls",

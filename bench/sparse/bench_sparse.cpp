@@ -30,9 +30,10 @@ Row measure(const std::string& name, const GraphSize& size, const at::Tensor& sp
   const at::Tensor expected = at::mm(sparse, x);
   const nn::FastSparseGuard guard;
   const bool equal = torch::allclose(at::mm(sparse, x), expected, 1e-4, 1e-4);
-  const Comparison comparison = compare(
-      {side("ours", true), side("libtorch", false)},
-      {.window_s = options.quick ? 0.05 : 0.3, .windows = options.quick ? 5 : 11, .budget_s = options.quick ? 6 : 60});
+  const Comparison comparison =
+      compare({side("ours", true), side("libtorch", false)}, {.window_s = options.quick ? 0.05 : 0.3,
+                                                              .windows = options.quick ? 5 : 11,
+                                                              .budget_s = options.quick ? 6. : 60.});
   return time_row(name + ", " + std::to_string(size.nodes) + " nodes, degree " + std::to_string(size.degree) + ", " +
                       std::to_string(size.features) + " features",
                   "time per call", "ms", comparison, equal);
