@@ -59,8 +59,10 @@ Row measure(const Work& work, const Options& options) {
                       }};
   };
   const at::Tensor expected = work.run(work.operands);
-  const tap::FastHalfGuard guard;
-  const at::Tensor made = work.run(half).to(at::kFloat);
+  const at::Tensor made = [&] {
+    const tap::FastHalfGuard guard;
+    return work.run(half).to(at::kFloat);
+  }();
   const bool equal = ((made - expected).norm() / expected.norm()).item<double>() < 2e-3;
   const Comparison comparison = compare(
       {side("ours", half, true), side("libtorch fp16", half, false), side("libtorch fp32", work.operands, false)},

@@ -28,8 +28,11 @@ Row measure(const std::string& name, const GraphSize& size, const at::Tensor& sp
                       }};
   };
   const at::Tensor expected = at::mm(sparse, x);
-  const nn::FastSparseGuard guard;
-  const bool equal = torch::allclose(at::mm(sparse, x), expected, 1e-4, 1e-4);
+  const at::Tensor made = [&] {
+    const nn::FastSparseGuard guard;
+    return at::mm(sparse, x);
+  }();
+  const bool equal = torch::allclose(made, expected, 1e-4, 1e-4);
   const Comparison comparison =
       compare({side("ours", true), side("libtorch", false)}, {.window_s = options.quick ? 0.05 : 0.3,
                                                               .windows = options.quick ? 5 : 11,
