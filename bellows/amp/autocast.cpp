@@ -9,7 +9,8 @@ AutocastGuard::AutocastGuard(c10::DeviceType device, c10::ScalarType dtype, bool
       outer_dtype_(at::autocast::get_autocast_dtype(device)),
       outer_enabled_(at::autocast::is_autocast_enabled(device)),
       outer_cache_(at::autocast::is_autocast_cache_enabled()),
-      weight_casts_(enabled && cache) {
+      weight_casts_(enabled && cache),
+      fast_half_(enabled && dtype == at::kHalf && device == c10::kCPU) {
   TORCH_CHECK_VALUE(!enabled || dtype == at::kBFloat16 || dtype == at::kHalf, "autocast: expected bf16 or fp16, got ",
                     dtype, ". For full precision, pass enabled = false.");
   // libtorch's cache does not store the dtype of a cast.

@@ -3,6 +3,7 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
+#include "bellows/tap/half_operators.h"
 #include "bellows/tap/weight_casts.h"
 
 namespace bellows::amp {
@@ -15,7 +16,8 @@ namespace bellows::amp {
 ///
 /// Guards can be nested. Cast weights are cached until the outermost guard ends, so each weight is cast once per step
 /// instead of once per call. The weights of torch::nn::Linear, which libtorch's autocast does not cache, are cached,
-/// too (tap/weight_casts.h). To cast each weight only once for several forward passes (gradient accumulation), put all
+/// too (tap/weight_casts.h). On the CPU, fp16 matmuls and convolutions are as fast as fp32 ones, because they are
+/// converted to fp32 where libtorch's fp16 kernels are slower (tap/half_operators.h). To cast each weight only once for several forward passes (gradient accumulation), put all
 /// of these passes and their backward passes under an outer guard with enabled = false. End the outer guard before the
 /// optimizer's step.
 /// Params:   enabled – false: autocast is off, even inside an enabled guard
@@ -39,6 +41,7 @@ class AutocastGuard {
   c10::ScalarType outer_dtype_;
   bool outer_enabled_, outer_cache_;
   tap::WeightCastGuard weight_casts_;
+  tap::FastHalfGuard fast_half_;
 };
 
 }  // namespace bellows::amp

@@ -35,6 +35,7 @@ class PolicyModel final : public ModelWrapper {
   PolicyModel(Model inner, Policy policy) : ModelWrapper(std::move(inner)), policy_(std::move(policy)) {}
 
   std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs) override {
+    const tap::FastHalfGuard fast_half(policy_.dtype == at::kHalf && inputs.front().is_cpu());
     std::unique_ptr<AutocastGuard> guard;
     if (policy_.autocast) guard = std::make_unique<AutocastGuard>(inputs.front().device().type(), policy_.dtype);
     std::vector<at::Tensor> cast = inputs;

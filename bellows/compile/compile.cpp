@@ -2,6 +2,9 @@
 
 #include "bellows/compile/backend.h"
 #include "bellows/nn/fast_random.h"
+#include "bellows/nn/fast_sparse.h"
+#include "bellows/tap/dropout.h"
+#include "bellows/tap/half_operators.h"
 
 namespace bellows {
 
@@ -29,7 +32,8 @@ CompiledRegion::CompiledRegion(const CompileOptions& options)
                                .record_deferred = options.generate && !options.exact && !options.background,
                                .replay = options.replay,
                                .backend = backend_})),
-      replays_(options.replay.after > 0) {
+      replays_(options.replay.after > 0),
+      optimizes_(options.generate && !options.exact) {
   TORCH_CHECK_VALUE(options.generate || !options.autocast,
                     "compile: autocast requires generate. Without generate, use an autocast guard in the function.");
   TORCH_CHECK_VALUE(options.generate || options.memory_budget == 1, "compile: memory_budget requires generate, got ",
@@ -44,6 +48,9 @@ bool CompiledRegion::ready() const {
 bool CompiledRegion::run(const std::function<void()>& function, const TensorArguments& tensors,
                          graph::CallFrame* frame) const {
   const nn::FastRandomGuard fast_random;  // random operators run when they are called
+  const nn::FastSparseGuard fast_sparse(optimizes_);
+  const tap::FastHalfGuard fast_half(optimizes_);
+  const tap::ByteDropoutGuard byte_dropout(optimizes_);
   return region_->run(function, tensors, frame);
 }
 

@@ -47,7 +47,8 @@ struct CompileOptions {
   FrozenTensors frozen{};
   /// Requires `generate`. If this is bf16 or half, fp32 matmuls, fp32 convolutions and the operators that follow them
   /// run in this dtype, as under libtorch's autocast (graph/passes/autocast.h). Your tensors and the results stay in
-  /// fp32.
+  /// fp32. On processors with slow fp16 kernels, matmuls and convolutions in half are computed in fp32 and rounded
+  /// (tap/half_operators.h). With `exact` or without `generate`, this requires an amp::AutocastGuard around the call.
   std::optional<c10::ScalarType> autocast{};
   /// Requires `generate`. Calls do not wait for the compiler. They run eagerly until the program is compiled, so
   /// results depend on the compilation time. Use this option if the first seconds matter more than reproducible
@@ -117,6 +118,7 @@ class CompiledRegion {
   std::shared_ptr<CpuBackend> backend_;  ///< null if operators run in order
   std::shared_ptr<graph::Region> region_;
   bool replays_ = false;
+  bool optimizes_ = false;  ///< whether results may differ from eager code
 };
 
 }  // namespace compile_detail

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "bellows/amp/grad_scaler.h"
+#include "bellows/tap/half_operators.h"
 #include "bellows/tap/observer.h"
 
 namespace bellows::amp {
@@ -223,6 +225,63 @@ TEST(Autocast, GradientsArriveInTheWeightsDtype) {
 TEST(Autocast, OtherDtypesAreRefused) {
   EXPECT_THROW(AutocastGuard(at::kCPU, at::kFloat), c10::ValueError);
   EXPECT_FALSE(on());
+}
+
+/// Fp16 matmuls run in fp32, as on a processor whose fp16 kernels are slow.
+class SlowHalf : public ::testing::TestWithParam<bool> {
+ protected:
+  SlowHalf() { tap::set_half_features(tap::HalfFeatures{.onednn = GetParam()}); }
+  ~SlowHalf() override { tap::set_half_features({}); }
+};
+
+TEST_P(SlowHalf, OverflowOfAGradientSkipsTheStep) {
+  const at::Tensor weight = torch::ones({64, 64}).requires_grad_(), x = torch::full({64, 64}, 2.);
+  torch::optim::SGD optimizer(std::vector<at::Tensor>{weight}, torch::optim::SGDOptions(1e-3));
+  GradScaler scaler({.init_scale = 1024});
+  std::vector<bool> stepped;
+  for (int step = 0; step < 4; ++step) {
+    const at::Tensor before = weight.detach().clone();
+    optimizer.zero_grad();
+    at::Tensor loss;
+    {
+      const AutocastGuard guard(at::kCPU, at::kHalf);
+      loss = x.mm(weight).to(at::kFloat).sum();
+    }
+    scaler.scale(loss).backward();  // each gradient is 64 · 2 · scale; fp16 ends at 65504
+    scaler.step(optimizer);
+    scaler.update();
+    stepped.push_back(!weight.equal(before));
+  }
+  EXPECT_EQ(stepped, (std::vector<bool>{false, false, true, true}));
+  EXPECT_EQ(scaler.get_scale(), 256);
+  EXPECT_TRUE(weight.isfinite().all().item<bool>());
+}
+
+TEST_P(SlowHalf, OverflowInForwardGivesInfinity) {
+  const AutocastGuard guard(at::kCPU, at::kHalf);
+  const at::Tensor image = torch::full({1, 64, 4, 4}, 64.), weight = torch::full({8, 64, 1, 1}, 16.);
+  EXPECT_TRUE(at::conv2d(image, weight).isinf().all().item<bool>());  // 65536
+  EXPECT_TRUE(at::conv2d(image, weight * 0.5).eq(32768).all().item<bool>());
+  EXPECT_TRUE(at::linear(torch::full({8, 64}, -64.), torch::full({4, 64}, 16.)).isinf().all().item<bool>());
+}
+
+INSTANTIATE_TEST_SUITE_P(Features, SlowHalf, ::testing::Bool(),
+                         [](const auto& test) { return std::string(test.param ? "Onednn" : "Converted"); });
+
+TEST(Autocast, HalfMatmulsAndConvolutionsConvertOnlyUnderAGuardOfHalf) {
+  tap::set_half_features(tap::HalfFeatures{.onednn = false});
+  const at::Tensor x = torch::ones({4, 4}), half = x.to(at::kHalf);
+  const auto converted = [&](at::ScalarType dtype, bool enabled) {
+    const AutocastGuard guard(at::kCPU, dtype, enabled);
+    const int64_t before = tap::FastHalfGuard::converted();
+    x.mm(x);
+    half.mm(half);
+    return tap::FastHalfGuard::converted() - before;
+  };
+  EXPECT_EQ(converted(at::kHalf, true), 2);
+  EXPECT_EQ(converted(at::kHalf, false), 0);
+  EXPECT_EQ(converted(at::kBFloat16, true), 0);
+  tap::set_half_features({});
 }
 
 }  // namespace bellows::amp
