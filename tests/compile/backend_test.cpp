@@ -217,6 +217,25 @@ TEST(BackendTest, KeepsNanOfAttention) {
       12, 0, 0, generating);
 }
 
+// The gradient of a loss may take the memory of a prediction that the loss reads, unless the loss sums so many values that its result
+// is computed in a later phase.
+TEST(BackendTest, SumsThatEndInALaterPhaseKeepWhatTheyRead) {
+  for (const int64_t rows : {8, 300, 640}) {
+    SCOPED_TRACE(rows);
+    expect_alike(
+        [rows] {
+          const at::Tensor x = torch::randn({rows, 64}), w = torch::randn({64, 64}), y = torch::randn({rows, 64});
+          return [=](int) {
+            const at::NoGradGuard no_grad;
+            const at::Tensor difference = at::mm(x, w) - y;
+            const at::Tensor loss = difference.square().mean();
+            return at::mm((difference * 2).t(), x) + loss;
+          };
+        },
+        5, 1e-4, 1e-3, generating);
+  }
+}
+
 TEST(BackendTest, KeepsAllDigitsOfIntegersThatChange) {
   expect_alike(
       [] {

@@ -64,7 +64,7 @@ TEST(CompiledDropoutMasks, AreStoredAsBytesAndReadInBothDirections) {
   const std::string text = compiled.explain().to_text();
   EXPECT_NE(text.find("masks "), std::string::npos) << text;
   int masks = 0, wide = 0;
-  for (const auto& graph : compiled.graphs()) {
+  for (const auto& graph : compiled.recordings()) {
     const std::string operators = graph.to_text();
     for (size_t at = 0; (at = operators.find("bernoulli_", at)) != std::string::npos; ++at) {
       const size_t line = operators.rfind('\n', at) + 1;

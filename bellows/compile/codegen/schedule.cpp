@@ -206,12 +206,14 @@ class Scheduler {
       for (size_t o = 0; o < e_.stores.size(); ++o) {
         if (o != s && loads_[e_.stores[o].term].contains(e_.stores[s].index)) together.push_back(o);
       }
-      PhaseKey last = store_keys_[s];
-      for (const size_t o : together) last = std::max(last, store_keys_[o]);
+      const PhaseKey own = store_keys_[s];
+      PhaseKey last = own;
       for (const size_t o : together) {
-        if (places(e_.stores[o]) != places(e_.stores[s]) && store_keys_[o] != store_keys_[s]) return false;
-        store_keys_[o] = last;
+        // A store of other places needs its own phase, which would be before or after that of the update.
+        if (places(e_.stores[o]) != places(e_.stores[s]) && store_keys_[o] != own) return false;
+        last = std::max(last, store_keys_[o]);
       }
+      for (const size_t o : together) store_keys_[o] = last;
     }
     return std::none_of(e_.stores.begin(), e_.stores.end(), [&](const Store& store) {
       return store.update && is_reduced_after(store.index, store_keys_[&store - e_.stores.data()]);
