@@ -151,10 +151,7 @@ constexpr Row table[] = {
      "model from whose outputs the model learns, too: a registered model, or the path of a config.json or a "
      "TorchScript "
      "file. Empty: no teacher"},
-    {"teacher_weights",
-     &Recipe::teacher_weights,
-     {},
-     "safetensors or torch.save file with the teacher's weights"},
+    {"teacher_weights", &Recipe::teacher_weights, {}, "safetensors or torch.save file with the teacher's weights"},
     {"distill",
      &Recipe::distill,
      {0, 1},
