@@ -16,10 +16,10 @@ namespace bellows::amp {
 ///
 /// Guards can be nested. Cast weights are cached until the outermost guard ends, so each weight is cast once per step
 /// instead of once per call. The weights of torch::nn::Linear, which libtorch's autocast does not cache, are cached,
-/// too (tap/weight_casts.h). On the CPU, fp16 matmuls and convolutions are as fast as fp32 ones, because they are
-/// converted to fp32 where libtorch's fp16 kernels are slower (tap/half_operators.h). To cast each weight only once for several forward passes (gradient accumulation), put all
+/// too (tap/weight_casts.h). To cast each weight only once for several forward passes (gradient accumulation), put all
 /// of these passes and their backward passes under an outer guard with enabled = false. End the outer guard before the
-/// optimizer's step.
+/// optimizer's step. On the CPU, fp16 matmuls and convolutions run in fp32 where libtorch's fp16 kernels are slow
+/// (tap/half_operators.h).
 /// Params:   enabled – false: autocast is off, even inside an enabled guard
 ///           cache – false: weights are cast at every use. Use this value while bellows::compile or another region
 ///           records operators

@@ -4,7 +4,8 @@
 
 namespace bellows::nn {
 
-/// Multiplies sparse and dense matrices on the CPU faster than libtorch.
+/// Multiplies sparse and dense matrices on the CPU, usually faster than libtorch (bench/sparse). Small CSR matrices can
+/// be slower.
 ///
 /// While an enabled guard exists on this thread, matmuls of a sparse and a dense matrix (at::mm, at::addmm, _sparse_mm)
 /// use the kernel of kernels/sparse_matmul.h. Their gradients use it if backward runs on this thread under the guard.
