@@ -206,12 +206,12 @@ class Scheduler {
       for (size_t o = 0; o < e_.stores.size(); ++o) {
         if (o != s && loads_[e_.stores[o].term].contains(e_.stores[s].index)) together.push_back(o);
       }
-      const PhaseKey own = store_keys_[s];
-      PhaseKey last = own;
+      PhaseKey last = store_keys_[s];
+      for (const size_t o : together) last = std::max(last, store_keys_[o]);
+      // False if that phase does not run over all places of the operand.
+      if (places(e_.stores[s]) & ~(last.outer | last.reduced)) return false;
       for (const size_t o : together) {
-        // A store of other places needs its own phase, which would be before or after that of the update.
-        if (places(e_.stores[o]) != places(e_.stores[s]) && store_keys_[o] != own) return false;
-        last = std::max(last, store_keys_[o]);
+        if (places(e_.stores[o]) != places(e_.stores[s]) && store_keys_[o] != last) return false;
       }
       for (const size_t o : together) store_keys_[o] = last;
     }
