@@ -242,6 +242,10 @@ inspect::TensorTimeline DryRun::record(const StepSize& size) {
   const bool first = !state_->recorder;
   if (first) {
     state_->recorder.emplace(*state_->model);
+    if (state_->distillation) {
+      for (const auto& [name, tensor] : state_->distillation->teacher.state_dict())
+        state_->recorder->add(inspect::TensorKind::other, "teacher " + name, tensor);
+    }
     for (const auto& [name, master] : state_->master_weights)
       state_->recorder->add(inspect::TensorKind::master, name, master);
   }
