@@ -19,7 +19,6 @@
 #include "bellows/compile/embedding.h"
 #include "bellows/compile/jit/kernel_cache.h"
 #include "bellows/compile/jit/program_kernels.h"
-#include "bellows/compile/masks.h"
 #include "bellows/compile/onednn/onednn.h"
 #include "bellows/compile/program_family.h"
 #include "bellows/compile/shared_constants.h"
@@ -99,7 +98,6 @@ std::vector<graph::Pass> cpu_passes(const BackendOptions& options) {
   graph::insert_before(has_onednn() ? "onednn" : "loops", attention_kernels_pass(), list);
   graph::insert_before("loops", embedding_pass(), list);
   graph::insert_before("loops", shared_matmul_pass(), list);
-  graph::insert_before("loops", masks_pass(), list);
   if (options.autocast) graph::insert_before("constants", graph::autocast_pass(*options.autocast), list);
   for (const graph::Pass& pass : options.extra_passes) graph::insert_before("loops", pass, list);
   return list;
@@ -423,7 +421,7 @@ std::vector<std::string> CpuBackend::skipped_passes(const Job& job, const Kernel
                                                     std::string& report) const {
   std::vector<std::string> skipped = settings_.without;
   const auto needs_code = [&] {
-    skipped.insert(skipped.end(), {kernels_step, "buffers", "loops", "masks", "updates", "reuse"});
+    skipped.insert(skipped.end(), {kernels_step, "buffers", "loops", "updates", "reuse"});
   };
   if (options_.exact || contains(skipped, kernels_step) || !kernel_cache().can_compile()) needs_code();
   if (!settings_.bisect) return skipped;

@@ -3,7 +3,6 @@
 #include "bellows/compile/backend.h"
 #include "bellows/nn/fast_random.h"
 #include "bellows/nn/fast_sparse.h"
-#include "bellows/tap/dropout.h"
 #include "bellows/tap/half_operators.h"
 
 namespace bellows {
@@ -50,7 +49,6 @@ bool CompiledRegion::run(const std::function<void()>& function, const TensorArgu
   const nn::FastRandomGuard fast_random;  // random operators run when they are called
   const nn::FastSparseGuard fast_sparse(optimizes_);
   const tap::FastHalfGuard fast_half(optimizes_);
-  const tap::ByteDropoutGuard byte_dropout(optimizes_);
   return region_->run(function, tensors, frame);
 }
 
