@@ -611,12 +611,8 @@ void handle_file_signals() {
   std::signal(SIGBUS, on_bus_error);
 }
 
-}  // namespace
-
-int run(int argc, char** argv) {
-  handle_file_signals();
-  CLI::App app{"", "bellows"};
-  describe(app);
+/// The arguments of all subcommands.
+struct Arguments {
   TrainArguments train;
   LadderArguments ladder;
   PlanArguments plan;
@@ -627,20 +623,40 @@ int run(int argc, char** argv) {
   CheckpointArguments checkpoint;
   CacheArguments cache;
   DoctorArguments doctor;
-  CLI::App* cache_verb = nullptr;
-  const std::vector<Verb> verbs = {
-      {add_train(app, train), [&] { return with_plugins(train.plugins, [&] { return run_train(train); }); }},
-      {add_ladder(app, ladder), [&] { return with_plugins(ladder.plugins, [&] { return run_ladder(ladder); }); }},
-      {add_plan(app, plan), [&] { return with_plugins(plan.plugins, [&] { return run_plan(plan); }); }},
-      {add_select(app, select), [&] { return with_plugins(select.plugins, [&] { return run_select(select); }); }},
-      {add_pack(app, pack), [&] { return run_pack(pack); }},
-      {add_bench_data(app, bench_data), [&] { return run_bench_data(bench_data); }},
-      {add_launch(app, launch), [&] { return run_launch(launch); }},
-      {add_checkpoint(app, checkpoint),
-       [&] { return checkpoint.out.empty() ? run_checkpoint_info(checkpoint) : run_checkpoint_export(checkpoint); }},
-      {cache_verb = add_cache(app, cache),
-       [&] { return run_cache(cache_verb->get_subcommands().front()->get_name(), cache); }},
-      {add_doctor(app, doctor), [&] { return run_doctor(doctor); }}};
+};
+
+/// Adds all subcommands; the last one is `doctor`.
+std::vector<Verb> add_verbs(CLI::App& app, Arguments& all) {
+  std::vector<Verb> verbs = {
+      {add_train(app, all.train),
+       [&] { return with_plugins(all.train.plugins, [&] { return run_train(all.train); }); }},
+      {add_ladder(app, all.ladder),
+       [&] { return with_plugins(all.ladder.plugins, [&] { return run_ladder(all.ladder); }); }},
+      {add_plan(app, all.plan), [&] { return with_plugins(all.plan.plugins, [&] { return run_plan(all.plan); }); }},
+      {add_select(app, all.select),
+       [&] { return with_plugins(all.select.plugins, [&] { return run_select(all.select); }); }},
+      {add_pack(app, all.pack), [&] { return run_pack(all.pack); }},
+      {add_bench_data(app, all.bench_data), [&] { return run_bench_data(all.bench_data); }},
+      {add_launch(app, all.launch), [&] { return run_launch(all.launch); }},
+      {add_checkpoint(app, all.checkpoint), [&] {
+         return all.checkpoint.out.empty() ? run_checkpoint_info(all.checkpoint)
+                                           : run_checkpoint_export(all.checkpoint);
+       }}};
+  CLI::App* const cache = add_cache(app, all.cache);
+  verbs.push_back(
+      {cache, [&all, cache] { return run_cache(cache->get_subcommands().front()->get_name(), all.cache); }});
+  verbs.push_back({add_doctor(app, all.doctor), [&] { return run_doctor(all.doctor); }});
+  return verbs;
+}
+
+}  // namespace
+
+int run(int argc, char** argv) {
+  handle_file_signals();
+  CLI::App app{"", "bellows"};
+  describe(app);
+  Arguments arguments;
+  const std::vector<Verb> verbs = add_verbs(app, arguments);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {

@@ -366,6 +366,7 @@ class MatmulStacker {
 
   std::vector<Operand> operands(const std::vector<int>& members, size_t argument) const {
     std::vector<Operand> all;
+    all.reserve(members.size());
     for (const int member : members) all.push_back(operand_of(instruction(member), argument));
     return all;
   }
