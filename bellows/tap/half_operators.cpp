@@ -17,6 +17,8 @@
 #include <atomic>
 #include <tuple>
 
+#include "bellows/tap/kernel_replacement.h"
+
 namespace bellows::tap {
 
 namespace {
@@ -153,14 +155,8 @@ Gradients half_convolution_backward(const at::Tensor& gradient, const at::Tensor
   return {rounded(to_input), rounded(to_weight), rounded(to_bias)};
 }
 
-struct IgnoreHalfWarnings final : c10::WarningHandler {
-  void process(const c10::Warning&) override {}
-};
-
 torch::Library* install_half() {
-  // The dispatcher warns when kernels are replaced. Here this is intended.
-  IgnoreHalfWarnings ignore;
-  const c10::WarningUtils::WarningHandlerGuard silence(&ignore);
+  const SilentReplacement silent;
   auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
   library->impl("mm", half_mm);
   library->impl("addmm", half_addmm);

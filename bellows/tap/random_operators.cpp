@@ -10,6 +10,8 @@
 
 #include <atomic>
 
+#include "bellows/tap/kernel_replacement.h"
+
 namespace bellows::tap {
 
 namespace {
@@ -58,14 +60,8 @@ at::Tensor& randperm(int64_t n, Generator generator, at::Tensor& out) {
   return at::native::randperm_out_cpu(n, std::move(generator), out);
 }
 
-struct IgnoreReplacementWarnings final : c10::WarningHandler {
-  void process(const c10::Warning&) override {}
-};
-
 torch::Library* install_random() {
-  // The dispatcher warns when kernels are replaced. Here this is intended.
-  IgnoreReplacementWarnings ignore;
-  const c10::WarningUtils::WarningHandlerGuard silence(&ignore);
+  const SilentReplacement silent;
   auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
   library->impl("bernoulli_.float", bernoulli_float);
   library->impl("bernoulli_.Tensor", bernoulli_tensor);

@@ -8,6 +8,8 @@
 #include <atomic>
 #include <vector>
 
+#include "bellows/tap/kernel_replacement.h"
+
 namespace bellows::tap {
 
 namespace {
@@ -40,14 +42,8 @@ at::Tensor mm_compressed(const at::Tensor& a, const at::Tensor& b) {
   return at::native::_sparse_csr_mm(a, b);
 }
 
-struct IgnoreSparseWarnings final : c10::WarningHandler {
-  void process(const c10::Warning&) override {}
-};
-
 std::vector<torch::Library>* install_sparse() {
-  // The dispatcher warns when kernels are replaced. Here this is intended.
-  IgnoreSparseWarnings ignore;
-  const c10::WarningUtils::WarningHandlerGuard silence(&ignore);
+  const SilentReplacement silent;
   auto* libraries = new std::vector<torch::Library>;
   libraries->reserve(2);
   libraries->emplace_back(torch::Library::IMPL, "aten", c10::DispatchKey::SparseCPU, __FILE__, __LINE__);

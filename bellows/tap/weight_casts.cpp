@@ -8,15 +8,13 @@
 
 #include <utility>
 
+#include "bellows/tap/kernel_replacement.h"
+
 namespace bellows::tap {
 
 namespace {
 
 thread_local int weight_cast_guards = 0;
-
-struct IgnoreWarnings final : c10::WarningHandler {
-  void process(const c10::Warning&) override {}
-};
 
 /// A leaf whose cast libtorch would cache: the same conditions as in at::autocast::cached_cast.
 bool is_cacheable(const at::Tensor& leaf) {
@@ -76,9 +74,7 @@ struct Kernels {
 using Libraries = std::pair<torch::Library, torch::Library>;
 
 Libraries* install() {
-  // The dispatcher warns when kernels are replaced. Here this is intended.
-  IgnoreWarnings ignore;
-  const c10::WarningUtils::WarningHandlerGuard silence(&ignore);
+  const SilentReplacement silent;
   return new Libraries(Kernels<c10::kCPU>::install(), Kernels<c10::kCUDA>::install());
 }
 
