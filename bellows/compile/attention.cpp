@@ -17,17 +17,10 @@ using graph::Program;
 using graph::ValueId;
 using graph::detail::calls;
 using graph::detail::is_row_major;
+using graph::detail::is_simple;
+using graph::detail::operand_of;
+using graph::detail::transposed;
 using graph::detail::Uses;
-
-bool is_simple(const Instruction& one) {
-  const auto is_number = [](const auto& argument) { return argument.number >= 0; };
-  return one.op && !one.kernel && one.results.size() == 1 && !one.results[0].list && graph::detail::is_pure(one) &&
-         std::none_of(one.arguments.begin(), one.arguments.end(), is_number);
-}
-
-const Operand& operand_of(const Instruction& one, size_t argument) {
-  return one.arguments[argument].operands[0];
-}
 
 bool is_float(const Operand& operand) {
   return operand.geometry.device.is_cpu() && operand.geometry.dtype == caffe2::TypeMeta::Make<float>();
@@ -35,11 +28,7 @@ bool is_float(const Operand& operand) {
 
 /// True if `seen` is the batch [n, rows, columns] of a row-major value with all matrices transposed.
 bool is_transposed(const Geometry& seen) {
-  Geometry turned = seen;
-  if (seen.sizes.size() != 3) return false;
-  std::swap(turned.sizes[1], turned.sizes[2]);
-  std::swap(turned.strides[1], turned.strides[2]);
-  return is_row_major(turned);
+  return seen.sizes.size() == 3 && is_row_major(transposed(seen));
 }
 
 /// A constant that is a number.
@@ -288,8 +277,7 @@ bool AttentionFinder::gradients(ValueId logits, FusedAttention& found) {
     made = result(reader);
     Operand& other = of_query ? found.key : found.query;
     other = of_query ? right : left;
-    std::swap(other.geometry.sizes[1], other.geometry.sizes[2]);
-    std::swap(other.geometry.strides[1], other.geometry.strides[2]);
+    other.geometry = transposed(other.geometry);
     found.replaced.push_back(reader);
   }
   return found.query_gradient.value != graph::no_value || found.key_gradient.value != graph::no_value;
@@ -318,8 +306,7 @@ std::optional<FusedAttention> AttentionFinder::backward(int at) {
   found.replaced.push_back(product);
   found.gradient = operand_of(instruction(product), 0);
   found.value = operand_of(instruction(product), 1);
-  std::swap(found.value.geometry.sizes[1], found.value.geometry.sizes[2]);
-  std::swap(found.value.geometry.strides[1], found.value.geometry.strides[2]);
+  found.value.geometry = transposed(found.value.geometry);
   found.weights = weights;
   found.sizes(result(product).geometry.sizes);
   if (!below_softmax(at, found)) return {};
@@ -375,16 +362,9 @@ class AttentionPass {
 
   /// Returns the kernel's place in the changed program.
   int replace(const FusedAttention& found) {
-    const Instruction& first = program_.instructions[found.place];
-    Instruction one{.kernel = attention_kernel(found),
-                    .kind = "attention",
-                    .state = first.state,
-                    .default_dtype = first.default_dtype,
-                    .late = first.late};
-    for (const Operand& each : found.operands())
-      one.arguments.push_back({.kind = graph::OperatorFacts::Kind::tensor, .operands = {each}});
-    for (const Operand& each : found.results()) one.results.push_back({.operands = {each}});
-    program_.instructions[found.place] = std::move(one);
+    Instruction& place = program_.instructions[found.place];
+    place = graph::detail::kernel_instruction(place, attention_kernel(found), "attention", found.operands(),
+                                              found.results());
     std::vector<bool> erased(program_.instructions.size());
     int before = 0;
     for (const int each : found.replaced) {

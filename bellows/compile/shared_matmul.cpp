@@ -5,6 +5,7 @@
 #include <memory>
 #include <sstream>
 
+#include "bellows/graph/passes/expression_maker.h"
 #include "bellows/graph/program/program_edit.h"
 #include "bellows/kernels/packed_matmul.h"
 
@@ -14,6 +15,8 @@ namespace {
 using graph::Geometry;
 using graph::Instruction;
 using graph::Operand;
+using graph::detail::is_one;
+using graph::detail::kernel_instruction;
 
 /// For fewer matmuls, packing takes longer than it saves.
 constexpr size_t fewest_matmuls = 4;
@@ -84,15 +87,7 @@ class SharedMatmul final : public graph::Kernel {
 };
 
 bool is_supported(const Geometry& geometry) {
-  const auto type = geometry.dtype.toScalarType();
-  return geometry.device.is_cpu() && !geometry.keys.has(c10::DispatchKey::Conjugate) &&
-         !geometry.keys.has(c10::DispatchKey::Negative) &&
-         (type == c10::kFloat || type == c10::kDouble || type == c10::kBFloat16 || type == c10::kHalf);
-}
-
-bool is_one(const Instruction::Argument& argument) {
-  const c10::IValue& value = argument.constant;
-  return argument.number < 0 && ((value.isInt() && value.toInt() == 1) || (value.isDouble() && value.toDouble() == 1));
+  return graph::detail::is_dense(geometry) && c10::isFloatingType(geometry.dtype.toScalarType());
 }
 
 class MatmulSharer {
@@ -145,17 +140,6 @@ class MatmulSharer {
     return plain ? &right : nullptr;
   }
 
-  static Instruction with_kernel(const Instruction& like, std::shared_ptr<const graph::Kernel> kernel,
-                                 const std::vector<Operand>& operands, const Operand& result) {
-    Instruction one{.kernel = std::move(kernel), .kind = "matmul", .state = like.state};
-    one.default_dtype = like.default_dtype;
-    one.late = like.late;
-    for (const Operand& operand : operands)
-      one.arguments.push_back({.kind = graph::OperatorFacts::Kind::tensor, .operands = {operand}});
-    one.results = {{.operands = {result}}};
-    return one;
-  }
-
   Instruction pack(int at) {
     const Instruction& first = program_.instructions[at];
     const Operand& right = *right_of(first);
@@ -166,8 +150,9 @@ class MatmulSharer {
     packed.sizes = {static_cast<int64_t>(bytes / packed.dtype.itemsize())};
     packed.strides = {1};
     packed.offset = 0;
-    Instruction made = with_kernel(first, std::make_shared<MatrixPacking>(right.geometry), {right},
-                                   {graph::detail::add_value(program_, packed, bytes), packed});
+    const Operand result{graph::detail::add_value(program_, packed, bytes), packed};
+    Instruction made =
+        kernel_instruction(first, std::make_shared<MatrixPacking>(right.geometry), "matmul", {right}, {result});
     made.late = false;
     return made;
   }
@@ -178,8 +163,8 @@ class MatmulSharer {
     std::vector<Operand> operands{left, packed};
     if (has_bias) operands.push_back(one.arguments[0].operands[0]);
     const int64_t offset = has_bias ? operands[2].geometry.offset : 0;
-    one = with_kernel(one, std::make_shared<SharedMatmul>(left.geometry, result.geometry.sizes[1], offset), operands,
-                      result);
+    auto kernel = std::make_shared<SharedMatmul>(left.geometry, result.geometry.sizes[1], offset);
+    one = kernel_instruction(one, std::move(kernel), "matmul", operands, {result});
   }
 
   void insert(std::map<int, Instruction>& packing) {

@@ -8,20 +8,6 @@ namespace {
 
 using Kernels = PassBackend::Kernels;
 
-/// A function of tensors without gradients.
-std::function<Program()> pure(const std::function<Tensors(const Tensors&)>& body,
-                              const std::vector<std::vector<int64_t>>& sizes) {
-  return [=] {
-    Tensors inputs;
-    for (const auto& size : sizes) inputs.push_back(torch::randn(size));
-    return Program{[=](int) {
-                     const at::NoGradGuard no_grad;
-                     return body(inputs);
-                   },
-                   [=] { return inputs; }};
-  };
-}
-
 /// The groups of the program that ran last.
 std::vector<const Instruction*> groups_of(const PassBackend& backend, const std::string& kind) {
   std::vector<const Instruction*> found;

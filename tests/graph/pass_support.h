@@ -99,4 +99,18 @@ inline std::shared_ptr<PassBackend> expect_passed(const std::function<Program()>
   return shared;
 }
 
+/// A function of tensors without gradients.
+inline std::function<Program()> pure(const std::function<Tensors(const Tensors&)>& body,
+                                     const std::vector<std::vector<int64_t>>& sizes) {
+  return [=] {
+    Tensors inputs;
+    for (const auto& size : sizes) inputs.push_back(torch::randn(size));
+    return Program{[=](int) {
+                     const at::NoGradGuard no_grad;
+                     return body(inputs);
+                   },
+                   [=] { return inputs; }};
+  };
+}
+
 }  // namespace bellows::graph::testing

@@ -26,19 +26,6 @@ std::function<Program()> trained(const std::function<at::Tensor(const Tensors&)>
   };
 }
 
-std::function<Program()> plain(const std::function<Tensors(const Tensors&)>& body,
-                               const std::vector<std::vector<int64_t>>& sizes) {
-  return [=] {
-    Tensors inputs;
-    for (const auto& size : sizes) inputs.push_back(torch::randn(size));
-    return Program{[=](int) {
-                     const at::NoGradGuard no_grad;
-                     return body(inputs);
-                   },
-                   [=] { return inputs; }};
-  };
-}
-
 /// Counts the operators of the program that ran last.
 int64_t count(const PassBackend& backend, const std::string& name) {
   int64_t found = 0;
@@ -106,7 +93,7 @@ TEST(TimeSteps, KeepValuesThatOthersNeed) {
     all.push_back(sum);
     return all;
   };
-  expect_passed(plain(body, {{width, width}, {width, hidden}}), PassBackend({}, Kernels::groups), 1e-5);
+  expect_passed(pure(body, {{width, width}, {width, hidden}}), PassBackend({}, Kernels::groups), 1e-5);
 }
 
 TEST(TimeSteps, SumsOverwrittenOperandsBeforeTheyChange) {
@@ -119,7 +106,7 @@ TEST(TimeSteps, SumsOverwrittenOperandsBeforeTheyChange) {
     }
     return Tensors{sum};
   };
-  const auto backend = expect_passed(plain(body, {{batch, width}}), PassBackend({}, Kernels::groups), 1e-5);
+  const auto backend = expect_passed(pure(body, {{batch, width}}), PassBackend({}, Kernels::groups), 1e-5);
   EXPECT_EQ(backend->fired("time steps"), 0) << backend->programs.back().to_text();
 }
 
@@ -133,7 +120,7 @@ TEST(TimeSteps, SumOtherTermsToo) {
     return Tensors{sum, bias};
   };
   const auto backend =
-      expect_passed(plain(body, {{6, batch, width}, {width, width}, {width}}), PassBackend({}, Kernels::groups), 1e-5);
+      expect_passed(pure(body, {{6, batch, width}, {width, width}, {width}}), PassBackend({}, Kernels::groups), 1e-5);
   EXPECT_EQ(count(*backend, "aten::mm"), 1) << backend->programs.back().to_text();
 }
 
@@ -152,7 +139,7 @@ Tensors gates(const Tensors& given, bool keeps) {
 TEST(Buffers, OfGatesAreOneGroup) {
   for (const bool keeps : {false, true}) {
     const auto body = [=](const Tensors& given) { return gates(given, keeps); };
-    const auto backend = expect_passed(plain(body, {{batch, width}, {width, 3 * hidden}, {batch, hidden}}),
+    const auto backend = expect_passed(pure(body, {{batch, width}, {width, 3 * hidden}, {batch, hidden}}),
                                        PassBackend({}, Kernels::groups), 1e-5);
     EXPECT_EQ(backend->reports.back().fired("buffers"), 1);
     EXPECT_EQ(backend->programs.back().instructions.size(), 2U) << backend->programs.back().to_text();
@@ -167,8 +154,7 @@ TEST(Buffers, WhosePartsOverlapStay) {
     all.slice(1, 8, 12).add_(all.slice(1, 2, 6));
     return Tensors{all.slice(1, 0, 6) * 2};
   };
-  const auto backend =
-      expect_passed(plain(body, {{batch, width}, {width, 12}}), PassBackend({}, Kernels::groups), 1e-5);
+  const auto backend = expect_passed(pure(body, {{batch, width}, {width, 12}}), PassBackend({}, Kernels::groups), 1e-5);
   EXPECT_EQ(backend->fired("buffers"), 0) << backend->programs.back().to_text();
 }
 
@@ -177,7 +163,7 @@ TEST(Buffers, ThatAreReadInPartsAreComputedInParts) {
     const auto parts = (at::mm(given[0], given[1]) + given[2]).chunk(3, 1);
     return Tensors{parts[0].sigmoid() * parts[1].tanh() + parts[2]};
   };
-  const auto backend = expect_passed(plain(body, {{batch, width}, {width, 3 * hidden}, {3 * hidden}}),
+  const auto backend = expect_passed(pure(body, {{batch, width}, {width, 3 * hidden}, {3 * hidden}}),
                                      PassBackend({}, Kernels::groups), 1e-5);
   EXPECT_EQ(backend->reports.back().fired("buffers"), 1);
   EXPECT_EQ(backend->programs.back().instructions.size(), 2U) << backend->programs.back().to_text();
@@ -189,9 +175,9 @@ TEST(Concatenations, OfEqualPartsJoinALoop) {
     return Tensors{all, at::cat({all, given[0]}, 1), at::cat({given[0], given[1]}, 0)};
   };
   const auto backend =
-      expect_passed(plain(body, {{batch, width}, {batch, width}}), PassBackend({}, Kernels::groups), 1e-5);
+      expect_passed(pure(body, {{batch, width}, {batch, width}}), PassBackend({}, Kernels::groups), 1e-5);
   EXPECT_EQ(count(*backend, "aten::cat"), 2) << "parts of other sizes, or along another dim";
-  expect_passed(plain(body, {{1, 1}, {1, 1}}), PassBackend({}, Kernels::groups), 1e-5);
+  expect_passed(pure(body, {{1, 1}, {1, 1}}), PassBackend({}, Kernels::groups), 1e-5);
 }
 
 }  // namespace

@@ -142,15 +142,6 @@ bool is_dense(Geometry geometry) {
   return detail::covers(geometry, geometry.reach());
 }
 
-Geometry row_major(Geometry geometry) {
-  int64_t stride = 1;
-  for (size_t i = geometry.sizes.size(); i-- > 0;) {
-    geometry.strides[i] = stride;
-    stride *= geometry.sizes[i];
-  }
-  return geometry;
-}
-
 class Rewriting {
  public:
   Rewriting(Program& program, c10::ScalarType dtype)
@@ -278,7 +269,7 @@ class Rewriting {
     }
     const Geometry source = source_of(operand);
     const bool dense = is_dense(source);
-    Geometry target = in_low(dense ? source : row_major(source));
+    Geometry target = in_low(dense ? source : detail::row_major(source));
     target.offset = 0;
     const ValueId copy = cast_of({operand.value, source}, target, dense, reader);
     if (dense) {

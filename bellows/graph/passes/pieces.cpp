@@ -33,17 +33,6 @@ std::optional<Columns> columns_of(const Geometry& whole, const Geometry& seen) {
   return found;
 }
 
-Geometry row_major(const Geometry& like) {
-  Geometry made = like;
-  made.offset = 0;
-  int64_t stride = 1;
-  for (size_t i = made.sizes.size(); i-- > 0;) {
-    made.strides[i] = stride;
-    stride *= made.sizes[i];
-  }
-  return made;
-}
-
 bool is_floating(const Geometry& geometry) {
   return c10::isFloatingType(geometry.dtype.toScalarType());
 }

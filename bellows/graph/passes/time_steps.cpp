@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "bellows/graph/execution/schedule.h"
+#include "bellows/graph/passes/expression_maker.h"
 #include "bellows/graph/passes/passes.h"
 
 namespace bellows::graph::detail {
@@ -16,38 +17,20 @@ constexpr size_t fewest = 3;
 /// Matmuls of more rows use all cores well on their own.
 constexpr int64_t most_rows = 256;
 
-bool is_simple(const Instruction& one) {
-  const auto is_number = [](const auto& argument) { return argument.number >= 0; };
-  return is_pure(one) && one.results.size() == 1 && !one.results[0].list &&
-         std::none_of(one.arguments.begin(), one.arguments.end(), is_number);
-}
-
-const Operand& operand_of(const Instruction& one, size_t argument) {
-  return one.arguments[argument].operands[0];
-}
-
-bool is_one(const Instruction::Argument& argument) {
-  const c10::IValue& value = argument.constant;
-  return (value.isInt() && value.toInt() == 1) || (value.isDouble() && value.toDouble() == 1);
-}
-
 bool is_floating(const Geometry& geometry) {
-  return geometry.device.is_cpu() && c10::isFloatingType(geometry.dtype.toScalarType()) &&
-         !geometry.keys.has(c10::DispatchKey::Conjugate) && !geometry.keys.has(c10::DispatchKey::Negative);
+  return is_dense(geometry) && c10::isFloatingType(geometry.dtype.toScalarType());
 }
 
-Geometry matrix(const Geometry& like, int64_t rows, int64_t columns) {
-  Geometry made = like;
-  made.sizes = {rows, columns};
-  made.strides = {columns, 1};
-  made.offset = 0;
-  return made;
+Geometry matrix(Geometry like, int64_t rows, int64_t columns) {
+  like.sizes = {rows, columns};
+  like.strides.resize(2);
+  return row_major(std::move(like));
 }
 
-Operand transposed(Operand one) {
-  std::swap(one.geometry.sizes[0], one.geometry.sizes[1]);
-  std::swap(one.geometry.strides[0], one.geometry.strides[1]);
-  return one;
+int64_t rows_of(const std::vector<Operand>& parts) {
+  int64_t rows = 0;
+  for (const Operand& part : parts) rows += part.geometry.sizes[0];
+  return rows;
 }
 
 /// If matrices are consecutive rows of one matrix, returns this matrix.
@@ -315,12 +298,10 @@ class MatmulStacker {
           any_order ? std::is_permutation(known.begin(), known.end(), parts.begin(), parts.end()) : known == parts;
       if (same) return made;
     }
-    int64_t rows = 0;
-    for (const Operand& part : parts) rows += part.geometry.sizes[0];
     Instruction one{.op = operator_named("aten::cat"), .state = like.state, .default_dtype = like.default_dtype};
     one.arguments = {{.kind = OperatorFacts::Kind::tensor_list, .operands = parts},
                      {.kind = one.op->arguments[1], .constant = int64_t{0}}};
-    const Operand made = emit(std::move(one), matrix(parts[0].geometry, rows, parts[0].geometry.sizes[1]));
+    const Operand made = emit(std::move(one), matrix(parts[0].geometry, rows_of(parts), parts[0].geometry.sizes[1]));
     stacks_.emplace_back(parts, made);
     return made;
   }
@@ -333,19 +314,13 @@ class MatmulStacker {
     one.arguments[left].operands = {stack(parts, one)};
     const Geometry& like = result(batch.members[0]).geometry;
     const int64_t columns = like.sizes[1];
-    const Operand made = emit(std::move(one), matrix(like, operand_rows(parts), columns));
+    const Operand made = emit(std::move(one), matrix(like, rows_of(parts), columns));
     int64_t row = 0;
     for (size_t i = 0; i < parts.size(); ++i) {
       moved_[result(batch.members[i]).value] = {made.value, row * columns};
       row += parts[i].geometry.sizes[0];
     }
   }
-  static int64_t operand_rows(const std::vector<Operand>& parts) {
-    int64_t rows = 0;
-    for (const Operand& part : parts) rows += part.geometry.sizes[0];
-    return rows;
-  }
-
   /// Sorts matmuls by their right matrices if these are then consecutive in memory, and otherwise by the left ones.
   std::vector<int> sorted(std::vector<int> members) const {
     for (const size_t argument : {size_t{0}, size_t{1}}) {
@@ -377,8 +352,10 @@ class MatmulStacker {
     if (batch.kind == Batch::Kind::products) {
       const std::vector<int> members = sorted(batch.members);
       std::vector<Operand> left = operands(members, 0);
-      for (Operand& part : left) part = transposed(part);
-      one.arguments[0].operands = {transposed(stack(left, one))};
+      for (Operand& part : left) part.geometry = transposed(part.geometry);
+      Operand stacked = stack(left, one);
+      stacked.geometry = transposed(stacked.geometry);
+      one.arguments[0].operands = {stacked};
       one.arguments[1].operands = {stack(operands(members, 1), one)};
     } else {
       one.arguments[0].operands = {stack(operands(batch.members, 0), one, /*any_order=*/true)};

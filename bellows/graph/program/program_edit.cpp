@@ -53,6 +53,17 @@ bool is_pure(const Instruction& instruction) {
   return makes;
 }
 
+bool is_simple(const Instruction& instruction) {
+  const auto is_number = [](const auto& argument) { return argument.number >= 0; };
+  return is_pure(instruction) && instruction.results.size() == 1 && !instruction.results[0].list &&
+         std::none_of(instruction.arguments.begin(), instruction.arguments.end(), is_number);
+}
+
+bool is_one(const Instruction::Argument& argument) {
+  const c10::IValue& value = argument.constant;
+  return argument.number < 0 && ((value.isInt() && value.toInt() == 1) || (value.isDouble() && value.toDouble() == 1));
+}
+
 bool same_places(const Geometry& a, const Geometry& b) {
   return a.sizes == b.sizes && a.strides == b.strides && a.offset == b.offset && a.dtype == b.dtype &&
          a.device == b.device && a.keys.has(c10::DispatchKey::Conjugate) == b.keys.has(c10::DispatchKey::Conjugate) &&
@@ -70,6 +81,23 @@ bool is_row_major(const Geometry& geometry) {
     expected *= geometry.sizes[i];
   }
   return geometry.offset == 0;
+}
+
+Geometry row_major(Geometry geometry) {
+  geometry.offset = 0;
+  int64_t stride = 1;
+  for (size_t i = geometry.sizes.size(); i-- > 0;) {
+    geometry.strides[i] = stride;
+    stride *= geometry.sizes[i];
+  }
+  return geometry;
+}
+
+Geometry transposed(Geometry geometry) {
+  const size_t dims = geometry.sizes.size();
+  std::swap(geometry.sizes[dims - 2], geometry.sizes[dims - 1]);
+  std::swap(geometry.strides[dims - 2], geometry.strides[dims - 1]);
+  return geometry;
 }
 
 bool covers(const Geometry& geometry, size_t nbytes) {
@@ -110,6 +138,21 @@ bool replace_value(Program& program, const Uses& uses, ValueId old, ValueId othe
 ValueId add_value(Program& program, const Geometry& geometry, size_t nbytes) {
   program.values.push_back({.geometry = geometry, .nbytes = nbytes});
   return static_cast<ValueId>(program.values.size()) - 1;
+}
+
+Instruction kernel_instruction(const Instruction& like, std::shared_ptr<const Kernel> kernel, std::string kind,
+                               const std::vector<Operand>& operands, const std::vector<Operand>& results) {
+  Instruction one{.kernel = std::move(kernel),
+                  .kind = std::move(kind),
+                  .state = like.state,
+                  .default_dtype = like.default_dtype,
+                  .late = like.late};
+  one.arguments.reserve(operands.size());
+  for (const Operand& operand : operands)
+    one.arguments.push_back({.kind = OperatorFacts::Kind::tensor, .operands = {operand}});
+  one.results.reserve(results.size());
+  for (const Operand& result : results) one.results.push_back({.operands = {result}});
+  return one;
 }
 
 void erase_instructions(Program& program, const std::vector<bool>& erased) {

@@ -50,6 +50,14 @@ const OperatorFacts* operator_named(std::string_view name);
 /// Returns whether an instruction has no effect except its results. Such an instruction can be removed, repeated or
 /// moved.
 bool is_pure(const Instruction& instruction);
+/// Returns whether an instruction is a pure operator with one tensor as result, and all its numbers are constants.
+bool is_simple(const Instruction& instruction);
+/// Returns the tensor of an argument that is not a list.
+inline const Operand& operand_of(const Instruction& instruction, size_t argument) {
+  return instruction.arguments[argument].operands[0];
+}
+/// Returns whether an argument is the constant 1, as an integer or a floating-point number.
+bool is_one(const Instruction::Argument& argument);
 /// Returns whether two geometries cover the same elements of a buffer and have the same dtype. The kind of tensor may
 /// differ.
 bool same_places(const Geometry& a, const Geometry& b);
@@ -57,6 +65,10 @@ bool same_places(const Geometry& a, const Geometry& b);
 bool calls(const Instruction& instruction, std::string_view op);
 /// Returns whether the elements are consecutive from the beginning of the buffer, in logical order.
 bool is_row_major(const Geometry& geometry);
+/// Returns the geometry of a row-major tensor of the same sizes in its own buffer.
+Geometry row_major(Geometry geometry);
+/// Returns the geometry with the last two dims swapped.
+Geometry transposed(Geometry geometry);
 /// Returns whether a tensor covers its whole buffer and each element only once.
 bool covers(const Geometry& geometry, size_t nbytes);
 
@@ -65,6 +77,11 @@ bool covers(const Geometry& geometry, size_t nbytes);
 /// Returns: false if this is not possible. The program is then unchanged
 bool replace_value(Program& program, const Uses& uses, ValueId old, ValueId other);
 ValueId add_value(Program& program, const Geometry& geometry, size_t nbytes);
+
+/// Returns an instruction that runs a kernel in the same state as another instruction.
+/// Params: operands, results – in the order in which the kernel receives their memory
+Instruction kernel_instruction(const Instruction& like, std::shared_ptr<const Kernel> kernel, std::string kind,
+                               const std::vector<Operand>& operands, const std::vector<Operand>& results);
 
 /// Removes instructions.
 void erase_instructions(Program& program, const std::vector<bool>& erased);
