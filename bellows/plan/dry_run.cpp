@@ -77,8 +77,7 @@ LossFn dry_run_loss(const Model& model, const Task& task, const std::optional<Di
     const at::Tensor taught = distillation ? distillation->output(batch->step_inputs) : at::Tensor();
     if (!distillation && task.loss == LossKind::next_token)
       return token_loss(model, batch->step_inputs.front(), labels, task.label_smoothing) / labels.numel();
-    const at::Tensor output = batch->step_inputs.size() == 1 ? model.forward(batch->step_inputs.front())
-                                                             : model.forward_all(batch->step_inputs).front();
+    const at::Tensor output = predict(model, batch->step_inputs);
     return distillation ? distilled_loss(*distillation, task, output, taught, labels) : task_loss(task, output, labels);
   };
 }

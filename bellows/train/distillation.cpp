@@ -21,10 +21,6 @@ namespace bellows::train {
 
 namespace {
 
-bool predicts_numbers(const Task& task) {
-  return task.loss == LossKind::mse || task.loss == LossKind::huber;
-}
-
 void check_outputs(const at::Tensor& output, const at::Tensor& teacher_output) {
   TORCH_CHECK_VALUE(output.sizes() == teacher_output.sizes(),
                     "teacher: expected outputs of the same shape as the model's, which is ", output.sizes(), ", got ",
@@ -47,7 +43,7 @@ at::Tensor taught_classes(const Distillation& distillation, const Task& task, co
                           const at::Tensor& teacher_output, const at::Tensor& target) {
   nn::DistillationOptions options{.temperature = distillation.temperature};
   if (!task.per_pixel) return nn::distillation_loss(output, teacher_output, options);
-  options.mask = target.ne(target.scalar_type() == at::kByte ? 255 : -100);
+  options.mask = target.ne(ignored_class(target));
   return nn::distillation_loss(output.movedim(1, -1), teacher_output.movedim(1, -1), options);
 }
 
@@ -64,7 +60,7 @@ void load_teacher(const Recipe& recipe, const Model& teacher) {
 
 at::Tensor Distillation::output(const std::vector<at::Tensor>& inputs) const {
   const no_grad guard;
-  return inputs.size() == 1 ? teacher.forward(inputs.front()) : teacher.forward_all(inputs).front();
+  return predict(teacher, inputs);
 }
 
 std::optional<models::ModelEntry> teacher_entry(const ResolvedJob& job) {
@@ -110,8 +106,9 @@ StepOutput distilled_loss(const Distillation& distillation, const Task& task, co
                           const at::Tensor& teacher_output, const at::Tensor& target) {
   check_outputs(output, teacher_output);
   if (task.loss == LossKind::next_token) return distilled_tokens(distillation, task, output, teacher_output, target);
-  const at::Tensor taught = predicts_numbers(task) ? task_loss(task, output, teacher_output)
-                                                   : taught_classes(distillation, task, output, teacher_output, target);
+  const at::Tensor taught = is_regression(task.loss)
+                                ? task_loss(task, output, teacher_output)
+                                : taught_classes(distillation, task, output, teacher_output, target);
   const at::Tensor loss = (1 - distillation.weight) * task_loss(task, output, target) + distillation.weight * taught;
   return {loss, task.classifies_samples() ? output : at::Tensor()};
 }

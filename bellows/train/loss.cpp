@@ -50,9 +50,12 @@ std::vector<at::Tensor> model_inputs(const Model& model, const data::Batch& batc
   return tensors;
 }
 
-at::Tensor predict(const Model& model, const data::Batch& batch) {
-  const std::vector<at::Tensor> inputs = model_inputs(model, batch);
+at::Tensor predict(const Model& model, const std::vector<at::Tensor>& inputs) {
   return inputs.size() == 1 ? model.forward(inputs.front()) : model.forward_all(inputs).front();
+}
+
+at::Tensor predict(const Model& model, const data::Batch& batch) {
+  return predict(model, model_inputs(model, batch));
 }
 
 LossFn loss_function(const Model& model, const Task& task) {

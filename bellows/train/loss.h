@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "bellows/core/model.h"
 #include "bellows/data/loader/batch.h"
@@ -40,6 +41,9 @@ at::Tensor model_input(const data::Batch& batch);
 /// int64 arrays stay unchanged, and all other arrays become float32.
 /// Throws: c10::ValueError if the batch has no tensor for a required input
 std::vector<at::Tensor> model_inputs(const Model& model, const data::Batch& batch);
+/// Returns the model's first output.
+/// Params: inputs – in the order of the model's inputs
+at::Tensor predict(const Model& model, const std::vector<at::Tensor>& inputs);
 /// Returns the model's first output for a batch.
 at::Tensor predict(const Model& model, const data::Batch& batch);
 /// Returns the loss function of a task.

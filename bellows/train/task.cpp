@@ -32,10 +32,6 @@ using models::OutputKind;
 
 constexpr int64_t ignored = 255;  // in byte masks: no class, as in segmentation datasets
 
-bool is_regression(LossKind loss) {
-  return loss == LossKind::mse || loss == LossKind::huber;
-}
-
 LossKind loss_of(const Recipe& recipe, const ModelEntry& entry) {
   const bool token = entry.output == OutputKind::token;
   const std::map<std::string, LossKind> names = {{"cross_entropy", LossKind::cross_entropy},
@@ -152,6 +148,10 @@ Task task_of(const Recipe& recipe, const ModelEntry& entry) {
   return task;
 }
 
+int64_t ignored_class(const at::Tensor& target) {
+  return target.scalar_type() == at::kByte ? ignored : -100;
+}
+
 at::Tensor task_loss(const Task& task, const at::Tensor& output, const at::Tensor& target) {
   switch (task.loss) {
     case LossKind::mse:
@@ -163,8 +163,7 @@ at::Tensor task_loss(const Task& task, const at::Tensor& output, const at::Tenso
     default:
       break;
   }
-  const bool bytes = target.scalar_type() == at::kByte;
-  return at::cross_entropy_loss(output, target.to(at::kLong), {}, at::Reduction::Mean, bytes ? ignored : -100,
+  return at::cross_entropy_loss(output, target.to(at::kLong), {}, at::Reduction::Mean, ignored_class(target),
                                 task.label_smoothing);
 }
 

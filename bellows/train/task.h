@@ -22,6 +22,11 @@ enum class LossKind {
   bce,            ///< logits [N, K] and K labels of 0 or 1: a sample can have several labels
 };
 
+/// Returns whether a model with this loss predicts numbers and not classes.
+constexpr bool is_regression(LossKind loss) {
+  return loss == LossKind::mse || loss == LossKind::huber;
+}
+
 /// The prediction target of a model, with its loss and metrics.
 struct Task {
   LossKind loss = LossKind::cross_entropy;
@@ -34,7 +39,7 @@ struct Task {
   /// Whether the model predicts one class per sample. Accuracy is then the share of correct samples.
   bool classifies_samples() const { return loss == LossKind::cross_entropy && !per_pixel; }
   /// Whether accuracy is defined. It is not defined for predicted numbers.
-  bool has_accuracy() const { return loss != LossKind::mse && loss != LossKind::huber; }
+  bool has_accuracy() const { return !is_regression(loss); }
 };
 
 /// Determines the task from the recipe's `loss`, `target` and `metrics`. For `auto` or an empty value, it uses the
@@ -46,6 +51,8 @@ Task task_of(const Recipe& recipe, const models::ModelEntry& entry);
 /// Splits a comma-separated list such as "a, b".
 std::vector<std::string> split_list(const std::string& text);
 
+/// Returns the class number that losses ignore: 255 in uint8 targets, as in segmentation datasets, otherwise −100.
+int64_t ignored_class(const at::Tensor& target);
 /// Computes the mean loss of a batch.
 /// Params: output – the model's first output
 ///         target – class numbers of any integer type, or as many numbers as `output` has elements. In uint8 class
