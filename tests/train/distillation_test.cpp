@@ -13,6 +13,7 @@
 #include "bellows/train/job.h"
 #include "bellows/train/step/train_loop.h"
 #include "tests/models/small_models.h"
+#include "tests/parallel/ranks.h"
 #include "tests/train/support.h"
 
 namespace bellows::train {
@@ -28,18 +29,6 @@ Recipe student_recipe(const std::vector<std::string>& settings = {}) {
   recipe.lr = 0.02;
   for (const std::string& setting : settings) recipe.set(setting);
   return recipe;
-}
-
-/// A file with the weights of a model that was trained for some steps.
-std::string trained_weights(const TemporaryFolder& folder, const std::string& model, int64_t steps) {
-  Recipe recipe = digits_recipe();
-  recipe.model = model;
-  recipe.seed = 5;
-  TrainLoop loop(make_job(recipe));
-  loop.run_steps(steps);
-  const std::string path = folder.path() + "/" + model + ".safetensors";
-  io::save_safetensors(path, loop.job().model.state_dict());
-  return path;
 }
 
 std::vector<double> losses_of(const Recipe& recipe, int64_t steps = 20) {
@@ -107,6 +96,27 @@ TEST(RecipeDistillation, WorksWithOtherTechniques) {
     ASSERT_EQ(losses.size(), plain.size());
     for (size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(losses[i], plain[i], rtol * plain[i]) << "step " << i;
   }
+}
+
+// Each rank has the whole teacher, and the ranks learn what one process learns. Sums of gradients are in another order.
+TEST(RecipeDistillation, RanksLearnWhatOneProcessLearns) {
+  const TemporaryFolder folder;
+  const Recipe recipe =
+      student_recipe({"teacher=digits_resnet", "teacher_weights=" + trained_weights(folder, "digits_resnet", 12),
+                      "data_parallel=ddp"});
+  std::vector<Job> jobs{make_job(recipe), make_job(recipe)};
+  std::vector<std::vector<double>> losses(2);
+  parallel::testing::run_ranks(2, [&](const comm::Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    jobs[rank].ranks = group;
+    TrainLoop loop(std::move(jobs[rank]));
+    loop.run_steps(20);
+    losses[rank] = loop.take_losses();
+  });
+  const std::vector<double> alone = losses_of(
+      student_recipe({"teacher=digits_resnet", "teacher_weights=" + folder.path() + "/digits_resnet.safetensors"}));
+  EXPECT_EQ(losses[0], losses[1]);
+  for (size_t i = 0; i < alone.size(); ++i) EXPECT_NEAR(losses[0][i], alone[i], 1e-4 * alone[i]) << "step " << i;
 }
 
 // The teacher has no gradients and no state of the optimizer, but its weights and activations need memory.

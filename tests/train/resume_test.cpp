@@ -120,29 +120,38 @@ TEST(Resume, EverySwitchOnAndManyTimes) {
   expect_same_history(part.result, whole.result);
 }
 
-TEST(Resume, CompiledStepsGiveTheSameBits) {
-  for (const std::vector<std::string>& settings :
-       std::vector<std::vector<std::string>>{{"compile=step"},
-                                             {"compile=step", "precision=bf16"},
-                                             {"compile=step", "model=digits_resnet", "epochs=2"},
-                                             {"compile=forward", "optimizer=adamw", "lr=0.002", "max_grad_norm=0.5"}}) {
-    const auto recipe_in = [&](const std::string& folder) {
-      Recipe recipe = resumable(folder);
-      for (const std::string& setting : settings) recipe.set(setting);
-      return recipe;
-    };
-    const TemporaryFolder one;
-    const RunTrace whole = run_part(recipe_in(one.path()), false, 0);
-    for (const int stop_after : {1, 12, 17}) {
-      SCOPED_TRACE(c10::str(settings.back(), ", stopped after step ", stop_after));
-      const TemporaryFolder two;
-      RunTrace parts = run_part(recipe_in(two.path()), false, stop_after);
-      const RunTrace rest = run_part(recipe_in(two.path()), true, 0);
-      parts.losses.insert(parts.losses.end(), rest.losses.begin(), rest.losses.end());
-      EXPECT_EQ(parts.losses, whole.losses);
-      expect_same_bits(rest.weights, whole.weights);
-    }
+/// Params: settings – of a resumable recipe
+void expect_resumed_bits(const std::vector<std::string>& settings) {
+  const auto recipe_in = [&](const std::string& folder) {
+    Recipe recipe = resumable(folder);
+    for (const std::string& setting : settings) recipe.set(setting);
+    return recipe;
+  };
+  const TemporaryFolder one;
+  const RunTrace whole = run_part(recipe_in(one.path()), false, 0);
+  for (const int stop_after : {1, 12, 17}) {
+    SCOPED_TRACE(c10::str(settings.back(), ", stopped after step ", stop_after));
+    const TemporaryFolder two;
+    RunTrace parts = run_part(recipe_in(two.path()), false, stop_after);
+    const RunTrace rest = run_part(recipe_in(two.path()), true, 0);
+    parts.losses.insert(parts.losses.end(), rest.losses.begin(), rest.losses.end());
+    EXPECT_EQ(parts.losses, whole.losses);
+    expect_same_bits(rest.weights, whole.weights);
   }
+}
+
+TEST(Resume, CompiledStepsGiveTheSameBits) {
+  expect_resumed_bits({"compile=step"});
+  expect_resumed_bits({"compile=step", "precision=bf16"});
+  expect_resumed_bits({"compile=step", "model=digits_resnet", "epochs=2"});
+  expect_resumed_bits({"compile=forward", "optimizer=adamw", "lr=0.002", "max_grad_norm=0.5"});
+}
+
+TEST(Resume, RunsWithATeacherGiveTheSameBits) {
+  const TemporaryFolder folder;
+  const std::string weights = trained_weights(folder, "digits_resnet", 4);
+  for (const char* compile : {"compile=none", "compile=step"})
+    expect_resumed_bits({"teacher=digits_resnet", "teacher_weights=" + weights, "epochs=2", compile});
 }
 
 TEST(Resume, RandomGeneratorsAndTheCallersModel) {

@@ -6,7 +6,10 @@
 #include <vector>
 
 #include "bellows/data/source.h"
+#include "bellows/io/tensors/safetensors.h"
 #include "bellows/models/registry.h"
+#include "bellows/train/job.h"
+#include "bellows/train/step/train_loop.h"
 #include "bellows/train/trainer.h"
 #include "tests/checkpoint/support.h"
 
@@ -32,6 +35,18 @@ inline Recipe digits_recipe() {
   recipe.optimizer_impl = "loop";
   recipe.num_workers = 0;
   return recipe;
+}
+
+/// A file with the weights of a model that was trained for some steps.
+inline std::string trained_weights(const TemporaryFolder& folder, const std::string& model, int64_t steps) {
+  Recipe recipe = digits_recipe();
+  recipe.model = model;
+  recipe.seed = 5;
+  TrainLoop loop(make_job(recipe));
+  loop.run_steps(steps);
+  const std::string path = folder.path() + "/" + model + ".safetensors";
+  io::save_safetensors(path, loop.job().model.state_dict());
+  return path;
 }
 
 /// Random features and labels that depend on them: 8 numbers, 3 classes.
