@@ -84,14 +84,14 @@ void Process::signal(int number) const {
   kill(pid_, number);
 }
 
-bool Process::wait_for_handler(double seconds) {
+bool Process::wait_for_handler(int signal, double seconds) {
   const std::string path = "/proc/" + std::to_string(pid_) + "/status";
   return wait_until(
       [&](const Outcome&) {
         std::ifstream status(path);
         for (std::string line; std::getline(status, line);) {
           const bool mask = line.starts_with("SigCgt:") || line.starts_with("SigBlk:");
-          if (mask && (std::stoull(line.substr(7), nullptr, 16) >> (SIGTERM - 1) & 1)) return true;
+          if (mask && (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1)) return true;
         }
         return false;
       },

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -35,8 +36,8 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   void signal(int number) const;
-  /// Waits until the process takes SIGTERM itself. False: it ended, or the time is up, before.
-  bool wait_for_handler(double seconds = 120);
+  /// Waits until the process catches or blocks `signal`. False: it ended, or the time is up, before.
+  bool wait_for_handler(int signal = SIGTERM, double seconds = 120);
   /// Of the pseudo-terminal.
   void resize(int columns) const;
   /// Reads until `done` is true of what was written so far. False: it ended, or the time is up, before.

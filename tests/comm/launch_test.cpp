@@ -212,7 +212,7 @@ TEST(Launch, WaitingForOtherNodesCanBeStopped) {
   for (const char* rank : {"1", "0"}) {  // before node 0 is there; before node 1 is
     cli::Process node(launch_of({"-n", "1", "--nnodes", "2", "--node-rank", rank, "--rdzv", place}, {"true"},
                                 {"BELLOWS_TOKEN=secret"}));
-    ASSERT_TRUE(node.wait_for_handler());
+    ASSERT_TRUE(node.wait_for_handler(SIGCHLD));  // which only the launcher itself takes, together with SIGTERM
     node.signal(SIGTERM);
     const auto outcome = node.finish(60);
     EXPECT_EQ(outcome.exit_code, 128 + SIGTERM);
