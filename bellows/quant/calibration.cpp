@@ -1,0 +1,176 @@
+#include "bellows/quant/calibration.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+
+#include <cmath>
+#include <set>
+#include <utility>
+
+namespace bellows::quant {
+
+namespace {
+
+/// Follows the operators of a model and fills the table of layers.
+class Follower : public tap::OpTap {
+ public:
+  Follower(const Model& model, const CalibrationOptions& options)
+      : parameters_(model.named_parameters()), buffers_(model.named_buffers()), options_(options) {}
+
+  void call(const tap::OpCall& op, tap::Stack& stack) override {
+    const MutexLock lock(mutex_);
+    const std::span<c10::IValue> arguments = op.arguments(stack);
+    const auto layer = layer_call(op, arguments);
+    const TensorNames::Entry* const weight = layer ? parameters_.find(*layer->weight) : nullptr;
+    const bool whole = weight && is_whole(weight->tensor, *layer->weight, layer->transposed);
+    if (first_) note_readers(op, arguments, whole ? layer->weight : nullptr);
+    if (!whole || (!first_ && !places_.contains(module_name(weight->name)))) return op.next(stack);
+    CalibratedLayer& seen = layer_of(*weight, *layer);
+    observe(seen, *layer->input);
+    op.next(stack);
+    if (first_ && seen.kind == LayerKind::convolution)
+      results_.insert_or_assign(storage_of(op.results(stack)[0].toTensor()),
+                                Result{op.results(stack)[0].toTensor(), seen.name});
+  }
+
+  void end_batch() {
+    const MutexLock lock(mutex_);
+    first_ = false;
+    results_.clear();
+  }
+
+  std::vector<CalibratedLayer> layers() {
+    const MutexLock lock(mutex_);
+    for (CalibratedLayer& layer : layers_) {
+      if (layer.norm && (layer.calls > 1 || read_twice_.contains(layer.name))) layer.norm.reset();
+      const auto other = other_readers_.find(layer.name);
+      if (other != other_readers_.end()) layer.kept = "the weight is also read by " + other->second;
+      const auto observer = observers_.find(layer.name);
+      if (observer == observers_.end()) continue;
+      layer.input = observer->second->parameters();
+    }
+    return std::move(layers_);
+  }
+
+ private:
+  struct Result {
+    at::Tensor tensor;  // kept, so that its memory is not used again
+    std::string layer;
+  };
+
+  static const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+    return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+  }
+
+  CalibratedLayer& layer_of(const TensorNames::Entry& weight, const LayerCall& call) BELLOWS_REQUIRES(mutex_) {
+    const std::string name = module_name(weight.name);
+    const auto found = places_.find(name);
+    if (found != places_.end()) {
+      layers_[found->second].calls += first_;
+      return layers_[found->second];
+    }
+    places_[name] = layers_.size();
+    layers_.push_back({.name = name,
+                       .kind = call.kind,
+                       .weight = weight.tensor,
+                       .bias = call.bias,
+                       .calls = 1});
+    if (!weight.name.ends_with(".weight")) layers_.back().kept = "the parameter's name does not end with \".weight\"";
+    return layers_.back();
+  }
+
+  void observe(CalibratedLayer& layer, const at::Tensor& input) BELLOWS_REQUIRES(mutex_) {
+    if (options_.sees_input) options_.sees_input(layer.name, input);
+    if (!options_.observes || input.numel() == 0) return;
+    const auto [low, high] = input.detach().to(at::kFloat).aminmax();
+    const double lowest = low.item<double>(), highest = high.item<double>();
+    TORCH_CHECK_VALUE(std::isfinite(lowest) && std::isfinite(highest), "calibration: the input of the layer \"",
+                      layer.name, "\" contains NaN or infinite values. Check the calibration data and the model.");
+    layer.input_low = std::min(layer.input_low, lowest);
+    layer.input_high = std::max(layer.input_high, highest);
+    auto& observer = observers_[layer.name];
+    if (!observer) {
+      layer.input_is_signed = layer.kind == LayerKind::convolution && lowest < 0;
+      const Scheme scheme{.is_signed = layer.input_is_signed, .symmetric = layer.input_is_signed};
+      observer = make_observer(scheme, options_.observer);
+    }
+    observer->observe(input);
+  }
+
+  /// Notes operators other than layers that read a weight, and those that read the result of a convolution.
+  /// Params: own – the weight that a layer's operator may read
+  void note_readers(const tap::OpCall& op, std::span<c10::IValue> arguments, const at::Tensor* own)
+      BELLOWS_REQUIRES(mutex_) {
+    const c10::FunctionSchema& schema = op.handle().schema();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const auto* const alias = schema.arguments()[i].alias_info();
+      if (alias && !alias->isWrite()) continue;  // a view
+      if (arguments[i].isTensor()) {
+        note_reader(op, arguments, arguments[i].toTensor(), own);
+      } else if (arguments[i].isTensorList()) {
+        for (const at::Tensor& one : arguments[i].toTensorVector()) note_reader(op, arguments, one, own);
+      }
+    }
+  }
+
+  void note_reader(const tap::OpCall& op, std::span<c10::IValue> arguments, const at::Tensor& read,
+                   const at::Tensor* own) BELLOWS_REQUIRES(mutex_) {
+    if (!read.defined()) return;
+    const TensorNames::Entry* const weight = parameters_.find(read);
+    if (weight && !(own && read.is_same(*own)))
+      other_readers_.try_emplace(module_name(weight->name), op.qualified_name());
+    const auto result = results_.find(storage_of(read));
+    if (result == results_.end()) return;
+    CalibratedLayer& layer = layers_[places_.at(result->second.layer)];
+    const at::Tensor mean = norm_in_evaluation(op, arguments);
+    const TensorNames::Entry* const buffer = buffers_.find(mean);
+    if (!layer.norm && buffer && read.is_same(result->second.tensor)) {
+      layer.norm = norm_of(*buffer, arguments);
+    } else {
+      read_twice_.insert(layer.name);
+    }
+  }
+
+  static CalibratedLayer::Norm norm_of(const TensorNames::Entry& mean, std::span<c10::IValue> arguments) {
+    const auto tensor = [&](size_t i) { return arguments[i].isTensor() ? arguments[i].toTensor() : at::Tensor(); };
+    constexpr std::string_view ending = ".running_mean";
+    return {.name = mean.name.substr(0, mean.name.size() - std::min(mean.name.size(), ending.size())),
+            .weight = tensor(1),
+            .bias = tensor(2),
+            .mean = tensor(3),
+            .variance = tensor(4),
+            .eps = arguments[7].toDouble()};
+  }
+
+  const TensorNames parameters_, buffers_;
+  const CalibrationOptions& options_;
+  Mutex mutex_;
+  bool first_ BELLOWS_GUARDED_BY(mutex_) = true;
+  std::vector<CalibratedLayer> layers_ BELLOWS_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, size_t> places_ BELLOWS_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, std::unique_ptr<Observer>> observers_ BELLOWS_GUARDED_BY(mutex_);
+  std::unordered_map<const c10::StorageImpl*, Result> results_ BELLOWS_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, std::string> other_readers_ BELLOWS_GUARDED_BY(mutex_);  ///< by layer: an operator
+  std::set<std::string> read_twice_ BELLOWS_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::vector<CalibratedLayer> calibrate(const Model& model, std::span<const std::vector<at::Tensor>> batches,
+                                       const CalibrationOptions& options) {
+  TORCH_CHECK_VALUE(!batches.empty(),
+                    "calibration: expected at least one batch, got none. Pass some inputs of the model.");
+  const auto follower = std::make_shared<Follower>(model, options);
+  const EvalMode evaluation(model);
+  const c10::InferenceMode normal(false);  // in inference mode, operators arrive in a different form
+  const at::NoGradGuard no_gradients;
+  for (const std::vector<at::Tensor>& batch : batches) {
+    const tap::OpTapGuard guard(follower);
+    model.forward_all(batch);
+    follower->end_batch();
+  }
+  return follower->layers();
+}
+
+}  // namespace bellows::quant

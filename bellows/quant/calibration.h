@@ -1,0 +1,55 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "bellows/core/model.h"
+#include "bellows/core/mutex.h"
+#include "bellows/quant/layer_table.h"
+#include "bellows/quant/observer.h"
+#include "bellows/tap/op_tap.h"
+
+namespace bellows::quant {
+
+/// What calibration has learned about one layer.
+struct CalibratedLayer {
+  std::string name{};
+  LayerKind kind = LayerKind::linear;
+  at::Tensor weight{};  ///< the parameter
+  at::Tensor bias{};    ///< undefined if there is none
+  std::string kept{};   ///< why the weight cannot be quantized, or empty
+  /// The batch norm that is the only reader of the layer's result: name of the module, and its four vectors and eps.
+  struct Norm {
+    std::string name{};
+    at::Tensor weight{}, bias{}, mean{}, variance{};  ///< weight and bias may be undefined
+    double eps = 0;
+  };
+  std::optional<Norm> norm{};
+  Parameters input{};
+  bool input_is_signed = false;
+  double input_low = 0, input_high = 0;
+  int64_t calls = 0;  ///< per batch
+};
+
+/// Receives the input of a layer during calibration.
+using SeesInput = std::function<void(const std::string& layer, const at::Tensor& input)>;
+
+struct CalibrationOptions {
+  ObserverOptions observer{};
+  bool observes = true;   ///< whether the ranges of activations are needed
+  SeesInput sees_input{};  ///< may be empty
+};
+
+/// Runs a model on batches and finds its layers: the convolutions and linears whose weight is a parameter of the model.
+/// The first batch finds the layers, and all batches contribute to the ranges of activations. Inputs of linears get the
+/// affine uint8 scheme. Inputs of convolutions are uint8 with zero point 0 if they are never negative, otherwise symmetric
+/// int8, because convolutions with a zero point are slower.
+/// Params: batches – each has the inputs of one call, in the order of model.inputs()
+/// Throws: c10::ValueError if there are no batches, or if an activation is NaN or infinite (the message names the layer)
+std::vector<CalibratedLayer> calibrate(const Model& model, std::span<const std::vector<at::Tensor>> batches,
+                                       const CalibrationOptions& options = {});
+
+}  // namespace bellows::quant

@@ -1,0 +1,123 @@
+#include "bellows/quant/layer.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/zeros.h>
+
+#include <array>
+#include <utility>
+
+namespace bellows::quant {
+
+namespace {
+
+constexpr std::array<std::pair<Method, const char*>, 3> method_names = {
+    {{Method::static_range, "static"}, {Method::dynamic, "dynamic"}, {Method::weight_only, "weight_only"}}};
+
+at::Tensor floating_point_run(const QuantizedLayer& layer, const at::Tensor& x, const at::Tensor& bias,
+                              const ConvolutionArguments& arguments) {
+  const at::Tensor weight = layer.weight.dequantize(x.scalar_type());
+  const std::optional<at::Tensor> added =
+      bias.defined() ? std::optional<at::Tensor>(bias.to(x.scalar_type())) : std::nullopt;
+  if (layer.kind == LayerKind::linear) return at::linear(x, weight, added);
+  const std::vector<int64_t> none(arguments.stride.size(), 0);
+  return at::convolution(x, weight, added, arguments.stride, arguments.padding, arguments.dilation,
+                         /*transposed=*/false, none, arguments.groups);
+}
+
+at::Tensor bias_of(const c10::IValue& value) {
+  return value.isTensor() ? value.toTensor() : at::Tensor();
+}
+
+std::optional<LayerCall> convolution_call(std::span<c10::IValue> arguments) {
+  const bool transposed = arguments[6].toBool();
+  if (transposed) return {};
+  return LayerCall{.kind = LayerKind::convolution,
+                   .input = &arguments[0].toTensor(),
+                   .weight = &arguments[1].toTensor(),
+                   .bias = bias_of(arguments[2]),
+                   .convolution = {.stride = arguments[3].toIntVector(),
+                                   .padding = arguments[4].toIntVector(),
+                                   .dilation = arguments[5].toIntVector(),
+                                   .groups = arguments[8].toInt()}};
+}
+
+bool is_one(const c10::IValue& value) {
+  return value.toScalar().equal(1);
+}
+
+/// The operators that can be layers. Comparing handles is faster than comparing names.
+struct LayerOperators {
+  static c10::OperatorHandle named(const char* name) {
+    return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+  }
+  c10::OperatorHandle convolution = named("aten::convolution"), mm = named("aten::mm"), addmm = named("aten::addmm"),
+                      linear = named("aten::linear");
+};
+
+}  // namespace
+
+const char* name_of(Method method) {
+  return method_names[static_cast<size_t>(method)].second;
+}
+
+Method method_of(const std::string& name) {
+  for (const auto& [method, known] : method_names) {
+    if (name == known) return method;
+  }
+  TORCH_CHECK_VALUE(false, "quantization: there is no method \"", name,
+                    "\". Expected static, dynamic or weight_only.");
+}
+
+const char* name_of(LayerKind kind) {
+  return kind == LayerKind::linear ? "linear" : "convolution";
+}
+
+at::Tensor QuantizedLayer::run(const at::Tensor& x, const at::Tensor& call_bias,
+                               const ConvolutionArguments& arguments) const {
+  const at::Tensor& added = bias.defined() ? bias : call_bias;
+  if (method == Method::weight_only) return floating_point_run(*this, x, added, arguments);
+  QuantizedInput activations;
+  if (method == Method::dynamic) {
+    std::tie(activations.values, activations.scale) = quantize_rows(x);
+    activations.zero_point = input.zero_point;
+  } else {
+    activations = {quantize_activations(x, input.scale, input.zero_point, input_is_signed), input.scale,
+                   input.zero_point};
+  }
+  const at::Tensor& scale = weight.parameters.scale;
+  const at::Tensor result = kind == LayerKind::linear
+                                ? quantized_linear(activations, weight.values, scale, added)
+                                : quantized_convolution(activations, weight.values, scale, added, arguments);
+  return result.to(x.scalar_type());
+}
+
+int64_t QuantizedLayer::bytes() const {
+  const int64_t rows = weight.values.numel() / std::max<int64_t>(1, weight.values.size(-1));
+  const int64_t row_bytes = (weight.values.size(-1) * weight.scheme.bits + 7) / 8;
+  const int64_t parameters = weight.parameters.scale.numel() * (weight.scheme.symmetric ? 4 : 5);
+  return rows * row_bytes + parameters;
+}
+
+std::optional<LayerCall> layer_call(const tap::OpRef& op, std::span<c10::IValue> arguments) {
+  static const auto* const known = new LayerOperators;  // never destroyed: threads may outlive static objects
+  const c10::OperatorHandle& handle = op.handle();
+  if (handle == known->convolution) return convolution_call(arguments);
+  if (handle == known->mm)
+    return LayerCall{.input = &arguments[0].toTensor(), .weight = &arguments[1].toTensor(), .transposed = true};
+  if (handle == known->linear) {
+    return LayerCall{.input = &arguments[0].toTensor(),
+                     .weight = &arguments[1].toTensor(),
+                     .bias = bias_of(arguments[2])};
+  }
+  if (handle == known->addmm && is_one(arguments[3]) && is_one(arguments[4]) && arguments[0].toTensor().dim() == 1) {
+    return LayerCall{.input = &arguments[1].toTensor(),
+                     .weight = &arguments[2].toTensor(),
+                     .transposed = true,
+                     .bias = arguments[0].toTensor()};
+  }
+  return {};
+}
+
+}  // namespace bellows::quant

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "bellows/quant/affine.h"
+#include "bellows/quant/operators.h"
+#include "bellows/quant/scheme.h"
+#include "bellows/tap/op_ref.h"
+
+namespace bellows::quant {
+
+/// How a layer computes with its quantized weight.
+enum class Method {
+  static_range,  ///< activations are 8-bit integers with a range that calibration has chosen
+  dynamic,       ///< activations are 8-bit integers with a scale per row, chosen in each call. Only for linears
+  weight_only,   ///< activations stay in floating point; the weight is converted while it is read
+};
+
+/// Returns "static", "dynamic" or "weight_only".
+const char* name_of(Method method);
+/// Throws: c10::ValueError if there is no such method
+Method method_of(const std::string& name);
+
+enum class LayerKind { linear, convolution };
+
+/// Returns "linear" or "convolution".
+const char* name_of(LayerKind kind);
+
+/// A layer with a quantized weight.
+struct QuantizedLayer {
+  std::string name{};  ///< of the module, such as "layer1.0.conv1": the parameter's name without ".weight"
+  LayerKind kind = LayerKind::linear;
+  Method method = Method::static_range;
+  QuantizedTensor weight{};  ///< in the shape of the original weight; 4 bits and fewer also take one byte here
+  at::Tensor bias{};         ///< replaces the layer's bias if a norm was folded into the layer, otherwise undefined
+  std::string norm{};        ///< name of the batch norm that was folded into the weight, or empty
+  Parameters input{};        ///< of the activations, with method static_range
+  bool input_is_signed = false;
+
+  /// Returns the result of the layer, in the dtype of the input.
+  /// Params: bias – of the call; may be undefined
+  at::Tensor run(const at::Tensor& x, const at::Tensor& bias, const ConvolutionArguments& arguments) const;
+  /// Returns the bytes of the stored weight and scales. Integers of fewer than 8 bits are packed.
+  int64_t bytes() const;
+};
+
+/// An operator call that has the form of a layer.
+struct LayerCall {
+  LayerKind kind = LayerKind::linear;
+  const at::Tensor* input = nullptr;
+  const at::Tensor* weight = nullptr;
+  bool transposed = false;  ///< whether `weight` has one column per output, as in mm(x, w.t())
+  at::Tensor bias{};                   ///< undefined if there is none
+  ConvolutionArguments convolution{};
+};
+
+/// Returns the call if the operator is a convolution, a linear, or a matmul with a transposed weight. Whether `weight` is
+/// a parameter is not checked.
+/// Params: arguments – of the operator; the result refers to them
+std::optional<LayerCall> layer_call(const tap::OpRef& op, std::span<c10::IValue> arguments);
+
+}  // namespace bellows::quant

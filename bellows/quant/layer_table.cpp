@@ -1,0 +1,39 @@
+#include "bellows/quant/layer_table.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+namespace bellows::quant {
+
+TensorNames::TensorNames(const NamedTensors& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.defined() || !tensor.has_storage()) continue;
+    if (!places_.try_emplace(tensor.storage().unsafeGetStorageImpl(), entries_.size()).second) continue;
+    entries_.push_back({name, tensor});
+  }
+}
+
+const TensorNames::Entry* TensorNames::find(const at::Tensor& view) const {
+  if (!view.defined() || !view.has_storage()) return nullptr;
+  const auto found = places_.find(view.storage().unsafeGetStorageImpl());
+  return found == places_.end() ? nullptr : &entries_[found->second];
+}
+
+bool is_whole(const at::Tensor& tensor, const at::Tensor& seen, bool transposed) {
+  if (seen.storage_offset() != tensor.storage_offset() || seen.dim() != tensor.dim()) return false;
+  if (!transposed) return seen.sizes() == tensor.sizes() && seen.strides() == tensor.strides();
+  return tensor.dim() == 2 && seen.size(0) == tensor.size(1) && seen.size(1) == tensor.size(0) &&
+         seen.stride(0) == tensor.stride(1) && seen.stride(1) == tensor.stride(0);
+}
+
+std::string module_name(const std::string& parameter) {
+  constexpr std::string_view ending = ".weight";
+  return parameter.ends_with(ending) ? parameter.substr(0, parameter.size() - ending.size()) : parameter;
+}
+
+at::Tensor norm_in_evaluation(const tap::OpRef& op, std::span<c10::IValue> arguments) {
+  static const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::native_batch_norm", "");
+  if (op.handle() != handle || !arguments[3].isTensor() || arguments[5].toBool()) return {};
+  return arguments[3].toTensor();
+}
+
+}  // namespace bellows::quant

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "bellows/core/model.h"
+#include "bellows/quant/layer.h"
+
+namespace bellows::quant {
+
+/// Finds parameters and buffers of a model by their memory, which views such as `w.t()` share.
+class TensorNames {
+ public:
+  explicit TensorNames(const NamedTensors& tensors);
+
+  struct Entry {
+    std::string name;
+    at::Tensor tensor;
+  };
+  /// Returns the tensor whose memory this is, or null. If several tensors share memory, it is the first one.
+  const Entry* find(const at::Tensor& view) const;
+  const std::vector<Entry>& entries() const { return entries_; }
+
+ private:
+  std::vector<Entry> entries_;
+  std::unordered_map<const c10::StorageImpl*, size_t> places_;
+};
+
+/// Returns whether `seen` covers the whole tensor in its own order, or, if `transposed`, in the order of its transpose.
+bool is_whole(const at::Tensor& tensor, const at::Tensor& seen, bool transposed);
+
+/// Returns the name of a module from the name of its parameter: "fc" for "fc.weight".
+std::string module_name(const std::string& parameter);
+
+/// Returns the operator's running mean if it is a batch norm in evaluation mode, otherwise an undefined tensor.
+at::Tensor norm_in_evaluation(const tap::OpRef& op, std::span<c10::IValue> arguments);
+
+}  // namespace bellows::quant

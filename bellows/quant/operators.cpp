@@ -1,0 +1,162 @@
+#include "bellows/quant/operators.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/ops/_int_mm.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/round.h>
+#include <torch/library.h>
+
+#include <limits>
+#include <optional>
+#include <tuple>
+
+namespace bellows::quant {
+
+namespace {
+
+using MaybeTensor = std::optional<at::Tensor>;
+using Tensors = std::tuple<at::Tensor, at::Tensor>;
+
+constexpr double largest_signed = 127;
+
+void check_floating(const at::Tensor& input) {
+  TORCH_CHECK_VALUE(input.is_floating_point() && input.dim() > 0,
+                    "quantization: expected a floating-point tensor with at least one dim, got ",
+                    c10::toString(input.scalar_type()), " ", input.sizes(), ".");
+}
+
+void check_layer(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& weight_scale) {
+  const auto is_8_bit = [](const at::Tensor& one) {
+    return one.scalar_type() == at::kChar || one.scalar_type() == at::kByte;
+  };
+  TORCH_CHECK_VALUE(is_8_bit(input) && weight.scalar_type() == at::kChar && weight_scale.dim() == 1 &&
+                        weight.dim() > 0 && weight_scale.size(0) == weight.size(0),
+                    "quantized layer: expected an 8-bit input, an int8 weight and one scale per output channel, got ",
+                    c10::toString(input.scalar_type()), ", ", c10::toString(weight.scalar_type()), " ", weight.sizes(),
+                    " and scales of shape ", weight_scale.sizes(), ".");
+}
+
+at::Tensor quantize_kernel(const at::Tensor& input, const at::Tensor& scale, const at::Tensor& zero_point,
+                           bool is_signed) {
+  check_floating(input);
+  const at::Tensor scaled = at::round(input.to(at::kFloat) * scale.reciprocal()) + zero_point;
+  const double low = is_signed ? -largest_signed - 1 : 0;
+  return scaled.nan_to_num(low, std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity())
+      .clamp(low, low + 255)
+      .to(is_signed ? at::kChar : at::kByte);
+}
+
+Tensors quantize_rows_kernel(const at::Tensor& input) {
+  check_floating(input);
+  const at::Tensor x = input.to(at::kFloat).contiguous();
+  const at::Tensor scale = (x.abs().amax(-1, /*keepdim=*/true) / largest_signed)
+                               .clamp_min(std::numeric_limits<float>::epsilon() / largest_signed);
+  return {at::round(x / scale).nan_to_num(0).clamp(-largest_signed, largest_signed).to(at::kChar), scale};
+}
+
+/// The exact integer product of a signed input [rows, n] and a weight [m, n].
+at::Tensor integer_product(const at::Tensor& input, const at::Tensor& weight) {
+  return at::_int_mm(input.contiguous(), weight.t().contiguous());
+}
+
+at::Tensor linear_kernel(const at::Tensor& input, const at::Tensor& input_scale, const at::Tensor& zero_point,
+                         const at::Tensor& weight, const at::Tensor& weight_scale, const MaybeTensor& bias) {
+  check_layer(input, weight, weight_scale);
+  TORCH_CHECK_VALUE(weight.dim() == 2 && input.dim() > 0 && input.size(-1) == weight.size(1),
+                    "quantized linear: expected an input with ", weight.size(-1), " features for a weight of shape ",
+                    weight.sizes(), ", got ", input.sizes(), ".");
+  const bool is_signed = input.scalar_type() == at::kChar;
+  const at::Tensor rows = input.reshape({-1, input.size(-1)});
+  const at::Tensor shifted = is_signed ? rows : (rows.to(at::kShort) - 128).to(at::kChar);
+  const at::Tensor zero = is_signed ? zero_point : zero_point - 128;
+  const at::Tensor correction = zero * weight.sum(1, /*keepdim=*/false, at::kInt);
+  at::Tensor result = (integer_product(shifted, weight) - correction).to(at::kFloat);
+  const at::Tensor scale = input_scale.dim() == 0 ? input_scale : input_scale.reshape({-1, 1});
+  result = result.mul_(scale * weight_scale);
+  if (bias) result.add_(bias->to(at::kFloat));
+  std::vector<int64_t> shape = input.sizes().vec();
+  shape.back() = weight.size(0);
+  return result.view(shape);
+}
+
+at::Tensor convolution_kernel(const at::Tensor& input, const at::Tensor& input_scale, const at::Tensor& zero_point,
+                              const at::Tensor& weight, const at::Tensor& weight_scale, const MaybeTensor& bias,
+                              at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                              int64_t groups) {
+  check_layer(input, weight, weight_scale);
+  // fp32 holds each integer, and sums below 2^24 exactly.
+  const at::Tensor image = input.to(at::kFloat) - zero_point;
+  const at::Tensor sums = at::convolution(image, weight.to(at::kFloat), {}, stride, padding, dilation,
+                                          /*transposed=*/false, std::vector<int64_t>(stride.size(), 0), groups);
+  std::vector<int64_t> channel(sums.dim(), 1);
+  channel[1] = -1;
+  const at::Tensor scaled = sums * (input_scale * weight_scale).view(channel);
+  return bias ? scaled + bias->to(at::kFloat).view(channel) : scaled;
+}
+
+MaybeTensor some(const at::Tensor& tensor) {
+  return tensor.defined() ? MaybeTensor(tensor) : std::nullopt;
+}
+
+template <class Kernel>
+auto operator_of(const char* name, Kernel*) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Kernel>();
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(bellows, library) {
+  library.def("quantize(Tensor input, Tensor scale, Tensor zero_point, bool is_signed) -> Tensor",
+              {at::Tag::pt2_compliant_tag});
+  library.def("quantize_rows(Tensor input) -> (Tensor values, Tensor scale)", {at::Tag::pt2_compliant_tag});
+  library.def(
+      "quantized_linear(Tensor input, Tensor input_scale, Tensor zero_point, Tensor weight, Tensor weight_scale,"
+      " Tensor? bias) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+  library.def(
+      "quantized_convolution(Tensor input, Tensor input_scale, Tensor zero_point, Tensor weight, Tensor weight_scale,"
+      " Tensor? bias, int[] stride, int[] padding, int[] dilation, int groups) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(bellows, CompositeExplicitAutograd, library) {
+  library.impl("quantize", quantize_kernel);
+  library.impl("quantize_rows", quantize_rows_kernel);
+  library.impl("quantized_linear", linear_kernel);
+  library.impl("quantized_convolution", convolution_kernel);
+}
+
+at::Tensor quantize_activations(const at::Tensor& input, const at::Tensor& scale, const at::Tensor& zero_point,
+                                bool is_signed) {
+  static const auto op = operator_of("bellows::quantize", quantize_kernel);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return op.call(input, scale, zero_point, is_signed);
+}
+
+std::pair<at::Tensor, at::Tensor> quantize_rows(const at::Tensor& input) {
+  static const auto op = operator_of("bellows::quantize_rows", quantize_rows_kernel);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  auto [values, scale] = op.call(input);
+  return {std::move(values), std::move(scale)};
+}
+
+at::Tensor quantized_linear(const QuantizedInput& input, const at::Tensor& weight, const at::Tensor& weight_scale,
+                            const at::Tensor& bias) {
+  static const auto op = operator_of("bellows::quantized_linear", linear_kernel);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return op.call(input.values, input.scale, input.zero_point, weight, weight_scale, some(bias));
+}
+
+at::Tensor quantized_convolution(const QuantizedInput& input, const at::Tensor& weight, const at::Tensor& weight_scale,
+                                 const at::Tensor& bias, const ConvolutionArguments& arguments) {
+  static const auto op = operator_of("bellows::quantized_convolution", convolution_kernel);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return op.call(input.values, input.scale, input.zero_point, weight, weight_scale, some(bias), arguments.stride,
+                 arguments.padding, arguments.dilation, arguments.groups);
+}
+
+}  // namespace bellows::quant

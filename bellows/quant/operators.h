@@ -1,0 +1,54 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+#include <vector>
+
+/// The operators that quantized models run. They are registered in libtorch's dispatcher as `bellows::…`, so that compiled
+/// functions record them and replace them with oneDNN primitives (compile/onednn/quantized_pass.cpp). The functions here are
+/// their reference: exact integer sums, one rounding per result.
+///
+/// An 8-bit tensor stands for (values − zero point) · scale. Scales are fp32, zero points int32.
+///
+/// For all functions:
+/// Threads: thread-safe
+/// Throws:  c10::ValueError if shapes or dtypes do not match
+namespace bellows::quant {
+
+/// Quantizes activations to 8 bits with known parameters.
+/// Shapes:   input [*, n] → [*, n]; scale [] or [n]; zero_point []
+/// Params:   is_signed – whether the result is int8 or uint8
+/// Numerics: clamp(round(x · (1 / scale)) + zero_point), as in affine.h. NaN becomes the smallest integer
+at::Tensor quantize_activations(const at::Tensor& input, const at::Tensor& scale, const at::Tensor& zero_point,
+                                bool is_signed);
+
+/// Quantizes each row of the last dim with its own scale, its largest magnitude / 127. For dynamic quantization.
+/// Shapes:  input [*, n]
+/// Returns: int8 [*, n]; scale [*, 1]
+std::pair<at::Tensor, at::Tensor> quantize_rows(const at::Tensor& input);
+
+/// An 8-bit activation.
+struct QuantizedInput {
+  at::Tensor values{};      ///< int8 or uint8
+  at::Tensor scale{};       ///< []; for linears also one per row: [*, 1]
+  at::Tensor zero_point{};  ///< []
+};
+
+/// Returns input · weightᵀ + bias as fp32.
+/// Shapes: input [*, n], weight int8 [m, n], weight_scale [m], bias [m] or undefined → [*, m]
+at::Tensor quantized_linear(const QuantizedInput& input, const at::Tensor& weight, const at::Tensor& weight_scale,
+                            const at::Tensor& bias);
+
+/// The other arguments of a convolution, as in aten::convolution.
+struct ConvolutionArguments {
+  std::vector<int64_t> stride{}, padding{}, dilation{};
+  int64_t groups = 1;
+};
+
+/// Returns the convolution as fp32. Padding is 0, not the zero point.
+/// Shapes: input [N, C, …], weight int8 [O, C / groups, …], weight_scale [O], bias [O] or undefined → [N, O, …]
+at::Tensor quantized_convolution(const QuantizedInput& input, const at::Tensor& weight, const at::Tensor& weight_scale,
+                                 const at::Tensor& bias, const ConvolutionArguments& arguments);
+
+}  // namespace bellows::quant

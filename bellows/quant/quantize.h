@@ -1,0 +1,71 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bellows/core/model.h"
+#include "bellows/quant/layer.h"
+#include "bellows/quant/observer.h"
+#include "bellows/quant/report.h"
+#include "bellows/quant/scheme.h"
+
+/// Quantization of whole models.
+/// ```
+/// const quant::Quantized int8 = quant::quantize(model, {}, calibration);  // static int8
+/// std::cout << int8.report.to_text();
+/// const auto fast = compile([&](const at::Tensor& x) { return int8.model.forward(x); }, {.frozen = int8.model});
+/// ```
+namespace bellows::quant {
+
+struct Options {
+  Method method = Method::static_range;
+  /// Of the weights. Methods static_range and dynamic need int8 with one scale per output channel. Method weight_only also
+  /// supports 1 to 8 bits and groups.
+  Scheme weights = weight_scheme();
+  /// How the ranges of activations are chosen, with method static_range.
+  ObserverOptions activations{};
+  /// Folds a batch norm that follows a convolution into its weight and bias.
+  bool fold_norms = true;
+  /// Names of layers that stay in floating point. "*" matches any text, such as "encoder.*".
+  std::vector<std::string> skip{};
+  /// Layers with fewer weights stay in floating point.
+  int64_t min_weights = 0;
+  /// Throws an exception if a layer that is neither skipped nor small cannot be quantized. Otherwise, such layers stay in
+  /// floating point, and the report lists them.
+  bool strict = false;
+  /// Frees the floating-point weights of quantized layers. The original model can then no longer be used: its weights are
+  /// NaN. By default, both models work.
+  bool release_weights = false;
+};
+
+struct Quantized {
+  Model model;
+  std::shared_ptr<const std::vector<QuantizedLayer>> layers;
+  Report report{};
+};
+
+/// Returns a model that computes with integer weights, and a report. The model shares all other parameters with the original
+/// one. It is for inference: it runs without gradients, and train() throws an exception.
+///
+/// The model runs on its own, but only compiled functions are fast: there, convolutions and linears run on oneDNN's int8
+/// primitives.
+/// Params:  calibration – inputs of some calls, in the order of model.inputs(). The first call finds the layers. Method
+///                        static_range chooses the ranges of activations from all of them, so pass a few hundred samples.
+///                        One call is enough for the other methods
+/// Threads: the model's forward is thread-safe if the original one is
+/// Cost:    two passes over the calibration data
+/// Throws:  c10::ValueError if an option is invalid, if there is no calibration data, if it gives NaN or infinite activations,
+///          if no layer can be quantized, or with `strict`
+Quantized quantize(const Model& model, const Options& options, std::span<const std::vector<at::Tensor>> calibration);
+
+/// Returns a model that runs `layers` instead of the layers of the same name. The report has no SQNR.
+/// Params: release_weights – see Options
+/// Throws: c10::ValueError if the model has no such layer, or if shapes differ
+Quantized with_layers(const Model& model, std::vector<QuantizedLayer> layers, bool release_weights = false);
+
+}  // namespace bellows::quant

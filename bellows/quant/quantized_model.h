@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "bellows/core/model.h"
+#include "bellows/quant/layer_table.h"
+#include "bellows/tap/op_tap.h"
+
+namespace bellows::quant {
+
+/// A model with quantized layers. Each forward pass receives the operators of the original model and runs quantized layers
+/// instead of operators that read their weights.
+class QuantizedModel : public ModelWrapper {
+ public:
+  /// Throws: c10::ValueError if the model has no such layer, or if shapes differ
+  QuantizedModel(const Model& model, std::vector<QuantizedLayer> layers, bool release_weights);
+
+  const std::shared_ptr<const std::vector<QuantizedLayer>>& layers() const { return layers_; }
+
+  std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs) override;
+  /// Parameters that are not quantized.
+  NamedTensors named_parameters() const override;
+  /// Buffers, integer weights and scales. The names are those of compressed-tensors: "fc.weight", "fc.weight_scale",
+  /// "fc.weight_zero_point", "fc.input_scale" and "fc.input_zero_point".
+  NamedTensors named_buffers() const override;
+  void set_training(bool on) override;
+  void to(c10::Device device) override;
+  void to(c10::ScalarType dtype) override;
+  /// Null, because the module on its own is not quantized.
+  std::shared_ptr<torch::nn::Module> module() const override { return nullptr; }
+
+ private:
+  std::shared_ptr<const std::vector<QuantizedLayer>> layers_;
+  std::shared_ptr<tap::OpTap> tap_;
+};
+
+}  // namespace bellows::quant

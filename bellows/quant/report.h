@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "bellows/quant/layer.h"
+
+namespace bellows::quant {
+
+/// What became of one layer.
+struct LayerReport {
+  std::string name{};
+  LayerKind kind = LayerKind::linear;
+  std::string kept{};  ///< why the layer stays in floating point; empty if it was quantized
+  int64_t bytes_before = 0, bytes_after = 0;  ///< of the weight and its scales
+  double weight_sqnr = std::numeric_limits<double>::infinity();  ///< in decibels
+  /// Of the layer's result, in decibels, on the first calibration batch, if only this layer is quantized.
+  double result_sqnr = std::numeric_limits<double>::infinity();
+};
+
+struct Report {
+  std::vector<LayerReport> layers{};
+  int64_t bytes_before = 0, bytes_after = 0;  ///< of all parameters and buffers
+
+  int64_t quantized() const;
+  /// Returns a table with one line per layer, and the total size.
+  std::string to_text() const;
+};
+
+}  // namespace bellows::quant
