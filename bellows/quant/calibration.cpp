@@ -71,11 +71,7 @@ class Follower : public tap::OpTap {
       return layers_[found->second];
     }
     places_[name] = layers_.size();
-    layers_.push_back({.name = name,
-                       .kind = call.kind,
-                       .weight = weight.tensor,
-                       .bias = call.bias,
-                       .calls = 1});
+    layers_.push_back({.name = name, .kind = call.kind, .weight = weight.tensor, .bias = call.bias, .calls = 1});
     if (!weight.name.ends_with(".weight")) layers_.back().kept = "the parameter's name does not end with \".weight\"";
     return layers_.back();
   }

@@ -39,7 +39,7 @@ using SeesInput = std::function<void(const std::string& layer, const at::Tensor&
 
 struct CalibrationOptions {
   ObserverOptions observer{};
-  bool observes = true;   ///< whether the ranges of activations are needed
+  bool observes = true;    ///< whether the ranges of activations are needed
   SeesInput sees_input{};  ///< may be empty
 };
 

@@ -68,7 +68,7 @@ class Comparison : public tap::OpTap {
 
   const TensorNames parameters_, buffers_;
   Mutex mutex_;
-  std::unordered_map<std::string, Errors> errors_ BELLOWS_GUARDED_BY(mutex_);  ///< by layer
+  std::unordered_map<std::string, Errors> errors_ BELLOWS_GUARDED_BY(mutex_);                           ///< by layer
   std::unordered_map<std::string, std::pair<Errors*, at::Tensor>> waiting_ BELLOWS_GUARDED_BY(mutex_);  ///< by norm
 };
 

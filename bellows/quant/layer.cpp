@@ -1,5 +1,6 @@
 #include "bellows/quant/layer.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/linear.h>
@@ -24,6 +25,15 @@ at::Tensor floating_point_run(const QuantizedLayer& layer, const at::Tensor& x, 
   const std::vector<int64_t> none(arguments.stride.size(), 0);
   return at::convolution(x, weight, added, arguments.stride, arguments.padding, arguments.dilation,
                          /*transposed=*/false, none, arguments.groups);
+}
+
+/// The scale of a row is applied behind the matmul, so that oneDNN needs only one scale for the input.
+at::Tensor dynamic_run(const QuantizedLayer& layer, const at::Tensor& x, const at::Tensor& bias) {
+  const QuantizedInput rows = quantize_rows(x, layer.input.zero_point);
+  const QuantizedInput unscaled{rows.values, layer.input.scale, rows.zero_point};
+  const at::Tensor sums = quantized_linear(unscaled, layer.weight.values, layer.weight.parameters.scale, {});
+  const at::Tensor result = sums * rows.scale;
+  return (bias.defined() ? result + bias : result).to(x.scalar_type());
 }
 
 at::Tensor bias_of(const c10::IValue& value) {
@@ -66,8 +76,7 @@ Method method_of(const std::string& name) {
   for (const auto& [method, known] : method_names) {
     if (name == known) return method;
   }
-  TORCH_CHECK_VALUE(false, "quantization: there is no method \"", name,
-                    "\". Expected static, dynamic or weight_only.");
+  TORCH_CHECK_VALUE(false, "quantization: there is no method \"", name, "\". Expected static, dynamic or weight_only.");
 }
 
 const char* name_of(LayerKind kind) {
@@ -78,14 +87,9 @@ at::Tensor QuantizedLayer::run(const at::Tensor& x, const at::Tensor& call_bias,
                                const ConvolutionArguments& arguments) const {
   const at::Tensor& added = bias.defined() ? bias : call_bias;
   if (method == Method::weight_only) return floating_point_run(*this, x, added, arguments);
-  QuantizedInput activations;
-  if (method == Method::dynamic) {
-    std::tie(activations.values, activations.scale) = quantize_rows(x);
-    activations.zero_point = input.zero_point;
-  } else {
-    activations = {quantize_activations(x, input.scale, input.zero_point, input_is_signed), input.scale,
-                   input.zero_point};
-  }
+  if (method == Method::dynamic) return dynamic_run(*this, x, added);
+  const QuantizedInput activations{quantize_activations(x, input.scale, input.zero_point, input_is_signed), input.scale,
+                                   input.zero_point};
   const at::Tensor& scale = weight.parameters.scale;
   const at::Tensor result = kind == LayerKind::linear
                                 ? quantized_linear(activations, weight.values, scale, added)
@@ -107,9 +111,8 @@ std::optional<LayerCall> layer_call(const tap::OpRef& op, std::span<c10::IValue>
   if (handle == known->mm)
     return LayerCall{.input = &arguments[0].toTensor(), .weight = &arguments[1].toTensor(), .transposed = true};
   if (handle == known->linear) {
-    return LayerCall{.input = &arguments[0].toTensor(),
-                     .weight = &arguments[1].toTensor(),
-                     .bias = bias_of(arguments[2])};
+    return LayerCall{
+        .input = &arguments[0].toTensor(), .weight = &arguments[1].toTensor(), .bias = bias_of(arguments[2])};
   }
   if (handle == known->addmm && is_one(arguments[3]) && is_one(arguments[4]) && arguments[0].toTensor().dim() == 1) {
     return LayerCall{.input = &arguments[1].toTensor(),

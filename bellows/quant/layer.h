@@ -39,7 +39,7 @@ struct QuantizedLayer {
   QuantizedTensor weight{};  ///< in the shape of the original weight; 4 bits and fewer also take one byte here
   at::Tensor bias{};         ///< replaces the layer's bias if a norm was folded into the layer, otherwise undefined
   std::string norm{};        ///< name of the batch norm that was folded into the weight, or empty
-  Parameters input{};        ///< of the activations, with method static_range
+  Parameters input{};        ///< of the activations; with the method dynamic, 1 and 0
   bool input_is_signed = false;
 
   /// Returns the result of the layer, in the dtype of the input.
@@ -55,7 +55,7 @@ struct LayerCall {
   const at::Tensor* input = nullptr;
   const at::Tensor* weight = nullptr;
   bool transposed = false;  ///< whether `weight` has one column per output, as in mm(x, w.t())
-  at::Tensor bias{};                   ///< undefined if there is none
+  at::Tensor bias{};        ///< undefined if there is none
   ConvolutionArguments convolution{};
 };
 

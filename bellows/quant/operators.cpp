@@ -12,14 +12,12 @@
 
 #include <limits>
 #include <optional>
-#include <tuple>
 
 namespace bellows::quant {
 
 namespace {
 
 using MaybeTensor = std::optional<at::Tensor>;
-using Tensors = std::tuple<at::Tensor, at::Tensor>;
 
 constexpr double largest_signed = 127;
 
@@ -50,14 +48,6 @@ at::Tensor quantize_kernel(const at::Tensor& input, const at::Tensor& scale, con
       .to(is_signed ? at::kChar : at::kByte);
 }
 
-Tensors quantize_rows_kernel(const at::Tensor& input) {
-  check_floating(input);
-  const at::Tensor x = input.to(at::kFloat).contiguous();
-  const at::Tensor scale = (x.abs().amax(-1, /*keepdim=*/true) / largest_signed)
-                               .clamp_min(std::numeric_limits<float>::epsilon() / largest_signed);
-  return {at::round(x / scale).nan_to_num(0).clamp(-largest_signed, largest_signed).to(at::kChar), scale};
-}
-
 /// The exact integer product of a signed input [rows, n] and a weight [m, n].
 at::Tensor integer_product(const at::Tensor& input, const at::Tensor& weight) {
   return at::_int_mm(input.contiguous(), weight.t().contiguous());
@@ -75,8 +65,7 @@ at::Tensor linear_kernel(const at::Tensor& input, const at::Tensor& input_scale,
   const at::Tensor zero = is_signed ? zero_point : zero_point - 128;
   const at::Tensor correction = zero * weight.sum(1, /*keepdim=*/false, at::kInt);
   at::Tensor result = (integer_product(shifted, weight) - correction).to(at::kFloat);
-  const at::Tensor scale = input_scale.dim() == 0 ? input_scale : input_scale.reshape({-1, 1});
-  result = result.mul_(scale * weight_scale);
+  result = result.mul_(input_scale * weight_scale);
   if (bias) result.add_(bias->to(at::kFloat));
   std::vector<int64_t> shape = input.sizes().vec();
   shape.back() = weight.size(0);
@@ -112,7 +101,6 @@ auto operator_of(const char* name, Kernel*) {
 TORCH_LIBRARY_FRAGMENT(bellows, library) {
   library.def("quantize(Tensor input, Tensor scale, Tensor zero_point, bool is_signed) -> Tensor",
               {at::Tag::pt2_compliant_tag});
-  library.def("quantize_rows(Tensor input) -> (Tensor values, Tensor scale)", {at::Tag::pt2_compliant_tag});
   library.def(
       "quantized_linear(Tensor input, Tensor input_scale, Tensor zero_point, Tensor weight, Tensor weight_scale,"
       " Tensor? bias) -> Tensor",
@@ -125,7 +113,6 @@ TORCH_LIBRARY_FRAGMENT(bellows, library) {
 
 TORCH_LIBRARY_IMPL(bellows, CompositeExplicitAutograd, library) {
   library.impl("quantize", quantize_kernel);
-  library.impl("quantize_rows", quantize_rows_kernel);
   library.impl("quantized_linear", linear_kernel);
   library.impl("quantized_convolution", convolution_kernel);
 }
@@ -137,11 +124,11 @@ at::Tensor quantize_activations(const at::Tensor& input, const at::Tensor& scale
   return op.call(input, scale, zero_point, is_signed);
 }
 
-std::pair<at::Tensor, at::Tensor> quantize_rows(const at::Tensor& input) {
-  static const auto op = operator_of("bellows::quantize_rows", quantize_rows_kernel);
-  const at::AutoDispatchBelowADInplaceOrView below;
-  auto [values, scale] = op.call(input);
-  return {std::move(values), std::move(scale)};
+QuantizedInput quantize_rows(const at::Tensor& input, const at::Tensor& zero_point) {
+  check_floating(input);
+  const at::Tensor largest = input.to(at::kFloat).abs().amax(-1, /*keepdim=*/true);
+  const at::Tensor scale = largest.mul(1 / largest_signed).clamp_min(std::numeric_limits<float>::min());
+  return {quantize_activations(input, scale, zero_point, /*is_signed=*/true), scale, zero_point};
 }
 
 at::Tensor quantized_linear(const QuantizedInput& input, const at::Tensor& weight, const at::Tensor& weight_scale,

@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <utility>
 #include <vector>
 
 /// The operators that quantized models run. They are registered in libtorch's dispatcher as `bellows::…`, so that compiled
@@ -17,26 +16,26 @@
 namespace bellows::quant {
 
 /// Quantizes activations to 8 bits with known parameters.
-/// Shapes:   input [*, n] → [*, n]; scale [] or [n]; zero_point []
+/// Shapes:   input [*, n] → [*, n]; scale [], [n] or [*, 1]; zero_point []
 /// Params:   is_signed – whether the result is int8 or uint8
 /// Numerics: clamp(round(x · (1 / scale)) + zero_point), as in affine.h. NaN becomes the smallest integer
 at::Tensor quantize_activations(const at::Tensor& input, const at::Tensor& scale, const at::Tensor& zero_point,
                                 bool is_signed);
 
-/// Quantizes each row of the last dim with its own scale, its largest magnitude / 127. For dynamic quantization.
-/// Shapes:  input [*, n]
-/// Returns: int8 [*, n]; scale [*, 1]
-std::pair<at::Tensor, at::Tensor> quantize_rows(const at::Tensor& input);
-
 /// An 8-bit activation.
 struct QuantizedInput {
   at::Tensor values{};      ///< int8 or uint8
-  at::Tensor scale{};       ///< []; for linears also one per row: [*, 1]
+  at::Tensor scale{};       ///< [], or one per row: [*, 1]
   at::Tensor zero_point{};  ///< []
 };
 
+/// Returns int8 values with one scale per row of the last dim: the largest magnitude of the row / 127. For dynamic
+/// quantization. It consists of operators that compiled functions fuse into one kernel.
+/// Shapes: input [*, n] → values [*, n], scale [*, 1]
+QuantizedInput quantize_rows(const at::Tensor& input, const at::Tensor& zero_point);
+
 /// Returns input · weightᵀ + bias as fp32.
-/// Shapes: input [*, n], weight int8 [m, n], weight_scale [m], bias [m] or undefined → [*, m]
+/// Shapes: input [*, n] with one scale, weight int8 [m, n], weight_scale [m], bias [m] or undefined → [*, m]
 at::Tensor quantized_linear(const QuantizedInput& input, const at::Tensor& weight, const at::Tensor& weight_scale,
                             const at::Tensor& bias);
 

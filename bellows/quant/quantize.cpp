@@ -8,7 +8,8 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <cmath>
+#include <map>
+#include <unordered_map>
 #include <utility>
 
 #include "bellows/quant/calibration.h"
@@ -79,9 +80,20 @@ QuantizedLayer quantized(const CalibratedLayer& layer, const Options& options, d
   weight = weight.to(at::kFloat);
   made.weight = quantize(weight, options.weights);
   weight_sqnr = sqnr(weight, made.weight.dequantize());
-  if (options.method == Method::dynamic) made.input = {.zero_point = at::zeros({}, at::kInt)};
+  if (options.method == Method::dynamic) made.input = {.scale = at::ones({}), .zero_point = at::zeros({}, at::kInt)};
   if (options.method == Method::weight_only) made.input = {};
   return made;
+}
+
+/// Lets layers with equal parameters share one tensor. If they have the same input, a compiled function then quantizes it
+/// only once.
+void share_input_parameters(std::vector<QuantizedLayer>& layers) {
+  std::map<std::pair<float, int32_t>, Parameters> known;
+  for (QuantizedLayer& layer : layers) {
+    if (!layer.input.scale.defined()) continue;
+    const std::pair values{layer.input.scale.item<float>(), layer.input.zero_point.item<int32_t>()};
+    layer.input = known.try_emplace(values, layer.input).first->second;
+  }
 }
 
 int64_t bytes_of(const NamedTensors& tensors) {
@@ -137,9 +149,8 @@ Quantized quantize(const Model& model, const Options& options, std::span<const s
   Report report;
   std::vector<QuantizedLayer> layers;
   for (const CalibratedLayer& layer : found) {
-    LayerReport one{.name = layer.name,
-                    .kind = layer.kind,
-                    .bytes_before = static_cast<int64_t>(layer.weight.nbytes())};
+    LayerReport one{
+        .name = layer.name, .kind = layer.kind, .bytes_before = static_cast<int64_t>(layer.weight.nbytes())};
     one.bytes_after = one.bytes_before;
     if (is_skipped(layer.name, options.skip)) {
       one.kept = "skipped";
@@ -154,6 +165,7 @@ Quantized quantize(const Model& model, const Options& options, std::span<const s
     }
     report.layers.push_back(std::move(one));
   }
+  share_input_parameters(layers);
   check_result(report, options);
   compare_layers(model, layers, calibration.front(), report);
   Quantized made = with_layers(model, std::move(layers), options.release_weights);

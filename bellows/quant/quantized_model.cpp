@@ -125,9 +125,10 @@ NamedTensors QuantizedModel::named_buffers() const {
 }
 
 void QuantizedModel::set_training(bool on) {
-  TORCH_CHECK_VALUE(!on,
-                    "quantized model: it cannot be trained, because its weights are integers. Train the original model, "
-                    "then quantize it.");
+  TORCH_CHECK_VALUE(
+      !on,
+      "quantized model: it cannot be trained, because its weights are integers. Train the original model, "
+      "then quantize it.");
 }
 
 void QuantizedModel::to(c10::Device device) {

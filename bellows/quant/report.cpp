@@ -51,7 +51,8 @@ std::string Report::to_text() const {
   }
   text << quantized() << " of " << layers.size() << " layers quantized. All tensors: " << size_text(bytes_before)
        << " before, " << size_text(bytes_after) << " after ("
-       << fixed(100.0 * static_cast<double>(bytes_after) / static_cast<double>(std::max<int64_t>(1, bytes_before)), " %")
+       << fixed(100.0 * static_cast<double>(bytes_after) / static_cast<double>(std::max<int64_t>(1, bytes_before)),
+                " %")
        << ")\n";
   return text.str();
 }

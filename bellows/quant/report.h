@@ -13,7 +13,7 @@ namespace bellows::quant {
 struct LayerReport {
   std::string name{};
   LayerKind kind = LayerKind::linear;
-  std::string kept{};  ///< why the layer stays in floating point; empty if it was quantized
+  std::string kept{};                         ///< why the layer stays in floating point; empty if it was quantized
   int64_t bytes_before = 0, bytes_after = 0;  ///< of the weight and its scales
   double weight_sqnr = std::numeric_limits<double>::infinity();  ///< in decibels
   /// Of the layer's result, in decibels, on the first calibration batch, if only this layer is quantized.

@@ -40,7 +40,7 @@ bool Layouts::batched_product(int at) {
   const Operand left = operand(one, 0), right = operand(one, 1), result = one.results[0].operands[0];
   if (!is_readable(left.geometry) || !is_readable(right.geometry) || !is_readable(result.geometry) ||
       !left.geometry.device.is_cpu() || result.geometry.offset != 0 || !whole(result) ||
-      data_type(left.geometry) == memory::data_type::undef)
+      !is_floating(data_type(left.geometry)))
     return false;
   for (const Operand* other : {&right, &result}) {
     if (other->geometry.dtype != left.geometry.dtype) return false;

@@ -47,7 +47,7 @@ std::optional<Convolution> Layouts::shape_of(const Instruction& one, int first, 
                                              const Operand& weight, const Operand& output) const {
   const auto known = [&](const Operand& image) { return is_image(image) || part_of_twin(image); };
   if (!known(input) || !known(output) || weight.geometry.sizes.size() != 4 || !is_dense(weight) ||
-      !same_type(input, weight) || !same_type(input, output))
+      !same_type(input, weight) || !same_type(input, output) || !is_floating(data_type(input.geometry)))
     return {};
   Convolution made{.input = dims_of(input.geometry.sizes),
                    .weight = dims_of(weight.geometry.sizes),

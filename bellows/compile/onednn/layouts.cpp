@@ -189,6 +189,8 @@ bool Layouts::replace(int at) {
       {"aten::addmm", &Layouts::linear},
       {"aten::mm", &Layouts::linear},
       {"aten::bmm", &Layouts::batched_product},
+      {"bellows::quantized_linear", &Layouts::quantized_linear},
+      {"bellows::quantized_convolution", &Layouts::quantized_convolution},
   };
   const auto rule = rules.find(one.op->name);
   if (rule == rules.end()) return follow(at);
@@ -559,9 +561,9 @@ std::vector<graph::Pass> passes_with_onednn() {
 }
 
 std::string OnednnReport::to_text() const {
-  return c10::str("oneDNN: ", convolutions, " convolution passes, ", linears, " linears, ", matmuls,
-                  " batched matmuls, ", norms, " batch norms, ", pools, " poolings; ", fused,
-                  " operators fused into them, ", followed, " operators between them in channels-last layout; ",
+  return c10::str("oneDNN: ", convolutions, " convolution passes, ", linears, " linears, ", quantized,
+                  " of both in int8, ", matmuls, " batched matmuls, ", norms, " batch norms, ", pools, " poolings; ",
+                  fused, " operators fused into them, ", followed, " operators between them in channels-last layout; ",
                   reorders, " reorders per call, ", packed, " in the first call only");
 }
 

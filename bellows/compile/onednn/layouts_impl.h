@@ -62,6 +62,17 @@ class Layouts {
   std::optional<LinearCall> linear_call(int at) const;
   bool linear_with(const LinearCall& call, const Epilogue& epilogue);
   bool blas_linear_with(const LinearCall& call, const Epilogue& epilogue);
+  struct QuantizedCall;
+  bool quantized_linear(int at);
+  bool quantized_convolution(int at);
+  std::optional<QuantizedCall> quantized_call(int at) const;
+  bool take_bias(QuantizedCall& call, const Instruction& one, int at) const;
+  bool take_sum(QuantizedCall& call, const Instruction& one, int at, int reader);
+  bool take_quantization(QuantizedCall& call, const Instruction& one) const;
+  void extend(QuantizedCall& call, int at);
+  void put_quantized(const QuantizedCall& call, const LayerPass& pass, const Desc& plain);
+  /// Whether an int32 scalar is known to be 0.
+  bool is_zero(const Operand& scalar) const;
   void put_linear(const LinearCall& call, const KernelPointer& kernel, const Operand& weight, const Epilogue& epilogue);
   bool convolve(int at, Epilogue& epilogue);
   struct Part;

@@ -52,9 +52,8 @@ std::optional<Linear> shape_of_linear(const Operand& input, const Operand& weigh
               .offset = bytes_before(input),
               .type = data_type(input.geometry),
               .bias = bias.value >= 0};
-  if (!stride || made.type == memory::data_type::undef || !input.geometry.device.is_cpu() ||
-      weight.geometry.sizes.size() != 2 || count_of(input.geometry) == 0 || count_of(result.geometry) == 0 ||
-      !is_dense_rows(result.geometry))
+  if (!stride || !is_floating(made.type) || !input.geometry.device.is_cpu() || weight.geometry.sizes.size() != 2 ||
+      count_of(input.geometry) == 0 || count_of(result.geometry) == 0 || !is_dense_rows(result.geometry))
     return {};
   for (const Operand* other : {&weight, &result, &bias}) {
     if (other->value >= 0 && other->geometry.dtype != input.geometry.dtype) return {};

@@ -13,11 +13,12 @@ struct OnednnReport {
   int convolutions = 0;  ///< convolutions; forward and each gradient are counted separately
   int norms = 0, pools = 0;
   int linears = 0;
-  int matmuls = 0;   ///< batched matmuls
-  int followed = 0;  ///< operators that work directly on channels-last images
-  int fused = 0;     ///< operators that became part of a convolution or linear
-  int reorders = 0;  ///< copies to a different memory order that every call makes
-  int packed = 0;    ///< copies to a different memory order that are made only once, in advance
+  int quantized = 0;  ///< convolutions and linears with int8 weights; also counted above
+  int matmuls = 0;    ///< batched matmuls
+  int followed = 0;   ///< operators that work directly on channels-last images
+  int fused = 0;      ///< operators that became part of a convolution or linear
+  int reorders = 0;   ///< copies to a different memory order that every call makes
+  int packed = 0;     ///< copies to a different memory order that are made only once, in advance
   std::string to_text() const;
 };
 

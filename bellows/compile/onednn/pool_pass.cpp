@@ -7,7 +7,9 @@ namespace bellows::compile_detail::onednn {
 /// Params: first – index of the kernel size argument; stride and padding follow
 std::optional<Pooling> Layouts::pooling_of(const Instruction& one, int first, const Operand& input,
                                            const Operand& output) const {
-  if (!is_image(input) || !is_image(output) || input.geometry.dtype != output.geometry.dtype) return {};
+  if (!is_image(input) || !is_image(output) || input.geometry.dtype != output.geometry.dtype ||
+      !is_floating(data_type(input.geometry)))
+    return {};
   Pooling made{.input = dims_of(input.geometry.sizes),
                .output = dims_of(output.geometry.sizes),
                .kernel = pair_of(one.arguments[first]),

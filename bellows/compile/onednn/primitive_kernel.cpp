@@ -22,7 +22,13 @@ dnnl::primitive_attr attributes() {
 memory::data_type data_type(const graph::Geometry& geometry) {
   if (geometry.dtype == caffe2::TypeMeta::Make<float>()) return memory::data_type::f32;
   if (geometry.dtype == caffe2::TypeMeta::Make<c10::BFloat16>()) return memory::data_type::bf16;
+  if (geometry.dtype == caffe2::TypeMeta::Make<int8_t>()) return memory::data_type::s8;
+  if (geometry.dtype == caffe2::TypeMeta::Make<uint8_t>()) return memory::data_type::u8;
   return memory::data_type::undef;
+}
+
+bool is_floating(memory::data_type type) {
+  return type == memory::data_type::f32 || type == memory::data_type::bf16;
 }
 
 Desc desc_of(const graph::Geometry& geometry) {
@@ -101,15 +107,18 @@ void PrimitiveKernel::run(std::span<void* const> operands, std::span<void* const
   TORCH_CHECK(status == dnnl_success, "oneDNN: ", name_, " failed with status ", static_cast<int>(status), ".");
 }
 
+void append_activation(dnnl::post_ops& ops, const PostOp& activation) {
+  ops.append_eltwise(algorithm_of(activation.kind), alpha_of(activation.kind), 0);
+}
+
 dnnl::primitive_attr attributes(const std::vector<PostOp>& post, const Desc& result) {
   dnnl::primitive_attr attr = attributes();
   dnnl::post_ops ops;
   for (const PostOp& one : post) {
-    const float alpha = alpha_of(one.kind);
     if (one.is_add())
       ops.append_binary(dnnl::algorithm::binary_add, result);
     else
-      ops.append_eltwise(algorithm_of(one.kind), alpha, 0);
+      append_activation(ops, one);
   }
   attr.set_post_ops(ops);
   return attr;

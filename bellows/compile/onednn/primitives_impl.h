@@ -18,8 +18,9 @@ using dnnl::memory;
 const dnnl::engine& engine();
 /// Returns attributes for primitives whose scratch memory is in the program's arena.
 dnnl::primitive_attr attributes();
-/// Returns f32 or bf16, or undef if the type is not supported here.
+/// Returns f32, bf16, s8 or u8, or undef if the type is not supported here.
 memory::data_type data_type(const graph::Geometry& geometry);
+bool is_floating(memory::data_type type);
 /// Returns the geometry as a oneDNN descriptor. The offset is not included.
 Desc desc_of(const graph::Geometry& geometry);
 /// Returns the descriptor of a channels-last image.
@@ -81,6 +82,8 @@ struct PostOp {
   enum class Kind : uint8_t { relu, gelu, gelu_tanh, tanh, sigmoid, silu, add } kind = Kind::relu;
   bool is_add() const { return kind == Kind::add; }  ///< adds another operand, which has the memory order of the result
 };
+/// Adds an activation, that is, an operation other than an addition.
+void append_activation(dnnl::post_ops& ops, const PostOp& activation);
 /// Returns attributes with these operations on a result of this memory order. Scratch memory is in the program's arena.
 dnnl::primitive_attr attributes(const std::vector<PostOp>& post, const Desc& result);
 /// Returns the names of the operations, such as " add relu".
@@ -131,6 +134,24 @@ struct Linear {
 };
 /// Operands and results are the same as for convolution_forward. The packed weight has the sizes inner × columns.
 std::optional<LayerPass> linear_forward(const Linear& shape, const std::vector<PostOp>& post);
+
+/// The integers of a quantized layer. An 8-bit value stands for (value − zero point) · scale. Scales are fp32, zero points
+/// int32.
+struct Integers {
+  memory::data_type input = memory::data_type::u8, output = memory::data_type::f32;  ///< output: f32, s8 or u8
+  bool input_zero_point = false, output_zero_point = false;
+
+  bool quantizes_output() const { return output != memory::data_type::f32; }
+};
+/// A linear or convolution with an int8 input and weight. `shape.type` is ignored. Sums are exact, and everything after
+/// them is computed in fp32.
+/// Operands: input, packed weight, scale of the input, scales of the weight (one per output channel); zero point of the input
+///           if there is one; bias if there is one (fp32); scale and zero point of the output as far as there are; operands of
+///           post operations (fp32). Results: output
+std::optional<LayerPass> quantized_linear_forward(const Linear& shape, const Integers& integers,
+                                                  const std::vector<PostOp>& post);
+std::optional<LayerPass> quantized_convolution_forward(const Convolution& shape, const Integers& integers,
+                                                       const std::vector<PostOp>& post);
 
 /// Whether libtorch's BLAS with a packed weight is faster than oneDNN. In measurements with MKL on Intel AVX-512, BLAS
 /// is 6 to 11 % faster with at least 64 rows.

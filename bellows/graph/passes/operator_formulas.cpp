@@ -145,6 +145,14 @@ Ref masked_fill(Maker& m) {
   return where(as_bool(m, 1), second(m, 2), m.in(0));
 }
 
+/// NaN becomes the smallest integer, as in the operator.
+Ref quantize(Maker& m) {
+  m.type = c10::kFloat;
+  const double low = m.constant(3).toBool() ? -128 : 0;
+  const Ref x = call(F::round, m.in(0) * call(F::reciprocal, m.in(1))) + m.in(2);
+  return cap_at(where(call(F::ge, x, low), x, m.value(low)), low + 255);
+}
+
 Ref relu(Maker& m) {
   return floor_at(m.in(0), 0);
 }
@@ -289,6 +297,7 @@ constexpr NamedFormula named_formulas[] = {
     {"aten::_to_copy", to_copy},
     {"aten::clone", same},
     {"aten::copy", copied},
+    {"bellows::quantize", quantize},
     {"aten::neg", unary<F::neg>},
     {"aten::abs", unary<F::abs>},
     {"aten::sign", unary<F::sign>},

@@ -1,0 +1,226 @@
+#include <algorithm>
+
+#include "bellows/compile/onednn/layouts_impl.h"
+
+// Layers of quantized models (quant/operators.h). Operations behind a layer become part of its primitive, including the
+// quantization for the next layer, so that activations stay 8-bit integers between layers.
+namespace bellows::compile_detail::onednn {
+namespace {
+
+// Arguments of bellows::quantized_linear and bellows::quantized_convolution.
+enum Argument : size_t { input, input_scale, zero_point, weight, weight_scale, bias, stride };
+
+bool is_fp32_vector(const Operand& operand, int64_t size) {
+  const Geometry& geometry = operand.geometry;
+  return data_type(geometry) == memory::data_type::f32 && geometry.sizes.size() == 1 && geometry.sizes[0] == size &&
+         geometry.strides[0] == 1 && geometry.offset == 0;
+}
+
+bool is_scalar(const Operand& operand) {
+  return operand.value >= 0 && operand.geometry.sizes.empty() && operand.geometry.offset == 0;
+}
+
+int64_t count_of(const Geometry& geometry) {
+  return c10::multiply_integers(geometry.sizes);
+}
+
+bool is_dense(const Geometry& geometry) {
+  int64_t expected = 1;
+  for (size_t dim = geometry.sizes.size(); dim-- > 0;) {
+    if (geometry.sizes[dim] != 1 && geometry.strides[dim] != expected) return false;
+    expected *= geometry.sizes[dim];
+  }
+  return geometry.offset == 0;
+}
+
+/// True if `seen` covers all elements of `made` in the same order, whatever its dims are.
+bool sees_all(const Operand& seen, const Operand& made) {
+  return seen.value == made.value && seen.geometry.dtype == made.geometry.dtype && is_dense(seen.geometry) &&
+         count_of(seen.geometry) == count_of(made.geometry);
+}
+
+}  // namespace
+
+/// A quantized layer of the program and what becomes part of it.
+struct Layouts::QuantizedCall {
+  Operand input, input_scale, input_zero_point, weight, weight_scale, bias;
+  Operand output_scale, output_zero_point;
+  Integers integers;
+  Epilogue epilogue;
+  bool image = false;
+};
+
+bool Layouts::is_zero(const Operand& scalar) const {
+  const auto found = constants_.find(scalar.value);
+  return found != constants_.end() && *static_cast<const int32_t*>(found->second.storage().data()) == 0;
+}
+
+std::optional<Layouts::QuantizedCall> Layouts::quantized_call(int at) const {
+  const Instruction& one = program_.instructions[at];
+  QuantizedCall call{.input = operand(one, Argument::input),
+                     .input_scale = operand(one, Argument::input_scale),
+                     .input_zero_point = operand(one, Argument::zero_point),
+                     .weight = operand(one, Argument::weight),
+                     .weight_scale = operand(one, Argument::weight_scale),
+                     .bias = operand(one, Argument::bias),
+                     .epilogue = {.result = one.results[0].operands[0]}};
+  const auto known = [&](const Operand& tensor) { return constants_.contains(tensor.value); };
+  const int64_t outputs = call.weight.geometry.sizes.at(0);
+  if (!one.updates.empty() || !known(call.weight) || !known(call.weight_scale) || !known(call.input_zero_point) ||
+      !whole(call.epilogue.result) || !is_fp32_vector(call.weight_scale, outputs) || !is_scalar(call.input_scale) ||
+      !is_scalar(call.input_zero_point) || !is_dense(call.weight.geometry) || count_of(call.input.geometry) == 0)
+    return {};
+  if (call.bias.value >= 0 && !is_fp32_vector(call.bias, outputs)) return {};
+  call.integers.input = data_type(call.input.geometry);
+  call.integers.input_zero_point = !is_zero(call.input_zero_point);
+  return call;
+}
+
+/// Takes an addition of one number per output channel as the bias.
+bool Layouts::take_bias(QuantizedCall& call, const Instruction& one, int at) const {
+  if (call.image || call.bias.value >= 0 || !call.epilogue.post.empty() || one.op->name != "aten::add.Tensor" ||
+      one.arguments[2].constant != c10::IValue(1))
+    return false;
+  const Operand& vector = operand(one, 1);
+  if (!sees_all(operand(one, 0), call.epilogue.result) || vector.value < 0 || maker_[vector.value] >= at ||
+      !is_fp32_vector(vector, call.weight.geometry.sizes[0]))
+    return false;
+  call.bias = vector;
+  return true;
+}
+
+bool Layouts::take_sum(QuantizedCall& call, const Instruction& one, int at, int reader) {
+  if (call.image) return take_addition(call.epilogue, one, at, reader);
+  if (one.op->name != "aten::add.Tensor" || one.arguments[2].constant != c10::IValue(1)) return false;
+  const bool first = sees_all(operand(one, 0), call.epilogue.result),
+             second = sees_all(operand(one, 1), call.epilogue.result);
+  const Operand& other = operand(one, first ? 1 : 0);
+  const Geometry& result = one.results[0].operands[0].geometry;
+  if (first == second || maker_[other.value] >= at || !is_dense(other.geometry) ||
+      other.geometry.dtype != result.dtype || other.geometry.sizes != result.sizes)
+    return false;
+  call.epilogue.post.push_back({PostOp::Kind::add});
+  call.epilogue.added.push_back(other);
+  return true;
+}
+
+/// Takes the quantization for the next layer.
+bool Layouts::take_quantization(QuantizedCall& call, const Instruction& one) const {
+  if (one.op->name != "bellows::quantize") return false;
+  const Operand &scale = operand(one, 1), &zero = operand(one, 2);
+  if (!is_scalar(scale) || !is_scalar(zero) || !constants_.contains(scale.value) || !constants_.contains(zero.value))
+    return false;
+  call.output_scale = scale;
+  call.output_zero_point = zero;
+  call.integers.output = data_type(one.results[0].operands[0].geometry);
+  call.integers.output_zero_point = !is_zero(zero);
+  return true;
+}
+
+void Layouts::extend(QuantizedCall& call, int at) {
+  const auto same = [&](const Operand& seen) {
+    return call.image ? seen == call.epilogue.result : sees_all(seen, call.epilogue.result);
+  };
+  while (call.epilogue.post.size() < 3 && !call.integers.quantizes_output()) {
+    const int reader = sole_reader(call.epilogue.result.value);
+    if (reader < 0 || taken_[reader]) break;
+    const Instruction& one = program_.instructions[reader];
+    if (!one.op || one.kernel || one.state != program_.instructions[at].state || !all_constant(one) ||
+        !one.op->writes.empty() || one.results.size() != 1 || one.results[0].list || !one.updates.empty())
+      break;
+    const Operand& result = one.results[0].operands[0];
+    if (call.image ? !owned(one) : !whole(result) || !is_dense(result.geometry)) break;
+    if (count_of(result.geometry) != count_of(call.epilogue.result.geometry)) break;
+    const auto activation = post_op_of(one);
+    if (activation && same(operand(one, 0))) {
+      call.epilogue.post.push_back(*activation);
+    } else if (!(same(operand(one, 0)) && take_quantization(call, one)) && !take_bias(call, one, at) &&
+               !take_sum(call, one, at, reader)) {
+      break;
+    }
+    call.epilogue.result = result;
+    call.epilogue.taken.push_back(reader);
+  }
+}
+
+void Layouts::put_quantized(const QuantizedCall& call, const LayerPass& pass, const Desc& plain) {
+  const auto place = [&](const Operand& image) { return call.image ? channels_last_of(image) : image; };
+  for (const Operand* read : {&call.weight, &call.bias, &call.weight_scale, &call.input_scale}) need_plain(read->value);
+  if (!call.image) {
+    need_plain(call.input.value);
+    for (const Operand& added : call.epilogue.added) need_plain(added.value);
+  }
+  std::vector<Operand> operands{place(call.input), packed(call.weight, plain, pass.weight), call.input_scale,
+                                call.weight_scale};
+  if (call.integers.input_zero_point) operands.push_back(call.input_zero_point);
+  if (call.bias.value >= 0) operands.push_back(call.bias);
+  if (call.integers.quantizes_output()) operands.push_back(call.output_scale);
+  if (call.integers.output_zero_point) operands.push_back(call.output_zero_point);
+  for (const Operand& added : call.epilogue.added) operands.push_back(place(added));
+  Operand result = call.epilogue.result;
+  if (call.image)
+    result = made_channels_last(result);
+  else
+    there_[result.value] = true;
+  emit(call.image ? "convolution" : "linear", pass.kernel, operands, {result});
+  take(call.epilogue);
+  ++(call.image ? report_.convolutions : report_.linears);
+  ++report_.quantized;
+}
+
+bool Layouts::quantized_linear(int at) {
+  auto call = quantized_call(at);
+  if (!call || call->weight.geometry.sizes.size() != 2 || !is_dense(call->input.geometry) ||
+      !is_dense(call->epilogue.result.geometry))
+    return false;
+  const int64_t inner = call->weight.geometry.sizes[1], columns = call->weight.geometry.sizes[0];
+  const Desc plain({inner, columns}, memory::data_type::s8, memory::dims{1, inner});
+  for (const bool alone : {false, true}) {
+    QuantizedCall tried = *call;
+    if (!alone) extend(tried, at);
+    const Linear shape{.rows = count_of(tried.input.geometry) / inner,
+                       .inner = inner,
+                       .columns = columns,
+                       .row_stride = inner,
+                       .bias = tried.bias.value >= 0};
+    const auto pass = quantized_linear_forward(shape, tried.integers, tried.epilogue.post);
+    if (!pass) continue;
+    put_quantized(tried, *pass, plain);
+    return true;
+  }
+  return false;
+}
+
+bool Layouts::quantized_convolution(int at) {
+  auto call = quantized_call(at);
+  const Instruction& one = program_.instructions[at];
+  if (!call || !is_image(call->input) || !is_image(call->epilogue.result)) return false;
+  call->image = true;
+  const auto& sizes = call->weight.geometry.sizes;
+  Convolution shape{.input = dims_of(call->input.geometry.sizes),
+                    .weight = dims_of(sizes),
+                    .output = dims_of(call->epilogue.result.geometry.sizes),
+                    .stride = pair_of(one.arguments[Argument::stride]),
+                    .padding = pair_of(one.arguments[Argument::stride + 1], 0),
+                    .dilation = pair_of(one.arguments[Argument::stride + 2]),
+                    .type = memory::data_type::s8};
+  const int64_t groups = one.arguments[Argument::stride + 3].constant.toInt();
+  if (groups > 1) {
+    shape.weight[0] /= groups;
+    shape.weight.insert(shape.weight.begin(), groups);
+  }
+  const Desc plain(shape.weight, memory::data_type::s8,
+                   groups > 1 ? memory::format_tag::goihw : memory::format_tag::oihw);
+  for (const bool alone : {false, true}) {
+    QuantizedCall tried = *call;
+    if (!alone) extend(tried, at);
+    shape.bias = tried.bias.value >= 0;
+    const auto pass = quantized_convolution_forward(shape, tried.integers, tried.epilogue.post);
+    if (!pass) continue;
+    put_quantized(tried, *pass, plain);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace bellows::compile_detail::onednn
