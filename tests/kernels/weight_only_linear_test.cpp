@@ -85,15 +85,21 @@ at::Tensor reference(const RandomWeight& weight, const at::Tensor& x, const at::
   return y;
 }
 
-/// Calls action() for each instruction set of this processor for which the kernels are compiled.
-void for_each_instruction_set(const std::function<void(const std::string&)>& action) {
-  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SSE2}) {
-    hwy::SetSupportedTargetsForTest(0);
+void use_instruction_set(int64_t target) {
+  hwy::SetSupportedTargetsForTest(target);
+  hwy::GetChosenTarget().DeInit();
+}
+
+/// Calls action() for each instruction set of this processor, and for the plain code.
+void for_each_instruction_set(const std::function<void()>& action) {
+  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SCALAR}) {
+    use_instruction_set(0);
     if (!(hwy::SupportedTargets() & target)) continue;
-    hwy::SetSupportedTargetsForTest(target);
-    action(hwy::TargetName(target));
+    SCOPED_TRACE(hwy::TargetName(target));
+    use_instruction_set(target);
+    action();
   }
-  hwy::SetSupportedTargetsForTest(0);
+  use_instruction_set(0);
 }
 
 /// Relative to the largest sum of absolute products. Zero points double the magnitude of the summed numbers.
@@ -131,10 +137,10 @@ TEST_P(WeightOnlyLinearTest, EqualsTheReference) {
       const at::Tensor x = at::randn({size.rows, size.inner}).to(dtype);
       const at::Tensor bias = size.rows % 2 ? at::randn({size.columns}) : at::Tensor();
       const at::Tensor expected = reference(weight, x, bias);
-      for_each_instruction_set([&](const std::string& name) {
+      for_each_instruction_set([&] {
         expect_equal(product(weight, x, bias), expected, weight, x,
-                     name + " rows " + std::to_string(size.rows) + " inner " + std::to_string(size.inner) +
-                         " columns " + std::to_string(size.columns) + " " + c10::toString(dtype));
+                     "rows " + std::to_string(size.rows) + " inner " + std::to_string(size.inner) + " columns " +
+                         std::to_string(size.columns) + " " + c10::toString(dtype));
       });
     }
   }
@@ -177,11 +183,11 @@ TEST_P(WeightOnlyLinearTest, RowsDoNotDependOnTheNumberOfRows) {
   const RandomWeight weight = weight_of({70, 300, 81, 300});
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const at::Tensor x = at::randn({70, 300}).to(dtype), bias = at::randn({81});
-    for_each_instruction_set([&](const std::string& name) {
+    for_each_instruction_set([&] {
       const at::Tensor all = product(weight, x, bias);
       for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 24, 64, 65}) {
         const int64_t first = 70 - rows;
-        EXPECT_TRUE(at::equal(product(weight, x.slice(0, first), bias), all.slice(0, first))) << name << " " << rows;
+        EXPECT_TRUE(at::equal(product(weight, x.slice(0, first), bias), all.slice(0, first))) << rows;
       }
     });
   }
@@ -274,7 +280,7 @@ TEST(WeightOnlyLinear, RefusesBadArguments) {
   RandomWeight weight({1, 8, 4, 4}, 8, true, ZeroPoints::some);
   weight.zero_points[2][1] = 40'000;
   expect([&] { weight.packed(); }, "got 40000 (column 2, group 1)");
-  weight.zero_points = {};
+  weight.zero_points = at::Tensor();
   expect([&] { weight.packed(); }, "`zero_points` is null");
   WeightOnlyLinear args{.dtype = at::kHalf, .rows = 1, .format = weight.format};
   expect([&] { weight_only_linear(args); }, "must be Float or BFloat16, got Half");
