@@ -31,6 +31,8 @@ constexpr int64_t block_rows = 8;
 /// Bytes between the loaded weights and those that are prefetched to the L2 and the L1 cache. The processor's own
 /// prefetchers stop at the end of a page.
 constexpr int64_t prefetch_far = 8192, prefetch_near = 1024;
+/// Groups between the loaded and the prefetched scales.
+constexpr int64_t groups_ahead = 4;
 
 HWY_INLINE void prefetch_weights(const uint8_t* from) {
   __builtin_prefetch(from + prefetch_far, 0, 2);
@@ -171,6 +173,7 @@ HWY_NOINLINE void multiply_columns(const SegmentProduct& args, int64_t first) {
 #pragma GCC unroll 8
   for (int v = 0; v < vectors; ++v) {
     const int64_t column = first + v * lanes;
+    if constexpr (Reader::prefetches) hwy::Prefetch(args.scales + column + groups_ahead * args.width);
     const auto scale = hn::LoadU(d, args.scales + column);
     auto zero_point = hn::Zero(d);
     if (args.zero_points) {
