@@ -58,6 +58,12 @@ size_t weight_only_linear_scratch_bytes(c10::ScalarType dtype, const WeightForma
 ///          [−32,000, 32,000]
 void pack_weight(const QuantizedWeight& weight, void* to);
 
+/// The inverse of pack_weight(): writes the integers in row-major order, as in QuantizedWeight::values.
+/// Params: packed – from pack_weight()
+///         to     – 8 bits: [columns, inner]; 4 bits: [columns, ceil(inner / 2)]
+/// Throws: c10::ValueError if the format is invalid
+void unpack_weight(const void* packed, const WeightFormat& format, void* to);
+
 /// Multiplies by a weight of integers, which it converts in registers. Meant for up to 8 rows, as when a language model
 /// generates text: the time is then mainly that of reading the weight. Any other number of rows is also correct.
 /// Numerics: products and sums are fp32, with fused multiply-add where the processor has it. Each element is the sum over

@@ -77,7 +77,7 @@ class Follower : public tap::OpTap {
   }
 
   void observe(CalibratedLayer& layer, const at::Tensor& input) BELLOWS_REQUIRES(mutex_) {
-    if (options_.sees_input) options_.sees_input(layer.name, input);
+    if (options_.sees_input) options_.sees_input(layer.name, layer.kind, input);
     if (!options_.observes || input.numel() == 0) return;
     const auto [low, high] = input.detach().to(at::kFloat).aminmax();
     const double lowest = low.item<double>(), highest = high.item<double>();

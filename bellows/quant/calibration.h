@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -35,7 +37,7 @@ struct CalibratedLayer {
 };
 
 /// Receives the input of a layer during calibration.
-using SeesInput = std::function<void(const std::string& layer, const at::Tensor& input)>;
+using SeesInput = std::function<void(const std::string& layer, LayerKind kind, const at::Tensor& input)>;
 
 struct CalibrationOptions {
   ObserverOptions observer{};

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/convolution.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/zeros.h>
 
@@ -18,6 +19,7 @@ constexpr std::array<std::pair<Method, const char*>, 3> method_names = {
 
 at::Tensor floating_point_run(const QuantizedLayer& layer, const at::Tensor& x, const at::Tensor& bias,
                               const ConvolutionArguments& arguments) {
+  if (layer.packed.data.defined()) return weight_only_linear(x, layer.packed, bias);
   const at::Tensor weight = layer.weight.dequantize(x.scalar_type());
   const std::optional<at::Tensor> added =
       bias.defined() ? std::optional<at::Tensor>(bias.to(x.scalar_type())) : std::nullopt;
@@ -86,9 +88,13 @@ const char* name_of(LayerKind kind) {
 at::Tensor QuantizedLayer::run(const at::Tensor& x, const at::Tensor& call_bias,
                                const ConvolutionArguments& arguments) const {
   const at::Tensor& added = bias.defined() ? bias : call_bias;
-  if (method == Method::weight_only) return floating_point_run(*this, x, added, arguments);
-  if (method == Method::dynamic) return dynamic_run(*this, x, added);
-  const QuantizedInput activations{quantize_activations(x, input.scale, input.zero_point, input_is_signed), input.scale,
+  if (method != Method::static_range) {
+    const at::Tensor divided = divisors.defined() ? x / divisors.to(x.scalar_type()) : x;
+    return method == Method::dynamic ? dynamic_run(*this, divided, added)
+                                     : floating_point_run(*this, divided, added, arguments);
+  }
+  const at::Tensor step = divisors.defined() ? input.scale * divisors : input.scale;
+  const QuantizedInput activations{quantize_activations(x, step, input.zero_point, input_is_signed), input.scale,
                                    input.zero_point};
   const at::Tensor& scale = weight.parameters.scale;
   const at::Tensor result = kind == LayerKind::linear
@@ -97,11 +103,28 @@ at::Tensor QuantizedLayer::run(const at::Tensor& x, const at::Tensor& call_bias,
   return result.to(x.scalar_type());
 }
 
+void QuantizedLayer::pack() {
+  const Granularity granularity = weight.scheme.granularity;
+  if (method != Method::weight_only || kind != LayerKind::linear || packed.data.defined() ||
+      granularity == Granularity::tensor)
+    return;
+  packed = pack_weight(weight);
+  weight.values = at::empty({0}, weight.values.options());
+}
+
+at::Tensor QuantizedLayer::integers() const {
+  return packed.data.defined() ? unpack_weight(packed) : weight.values;
+}
+
+std::vector<int64_t> QuantizedLayer::sizes() const {
+  return packed.data.defined() ? std::vector<int64_t>{packed.outputs, packed.inputs} : weight.values.sizes().vec();
+}
+
 int64_t QuantizedLayer::bytes() const {
-  const int64_t rows = weight.values.numel() / std::max<int64_t>(1, weight.values.size(-1));
-  const int64_t row_bytes = (weight.values.size(-1) * weight.scheme.bits + 7) / 8;
-  const int64_t parameters = weight.parameters.scale.numel() * (weight.scheme.symmetric ? 4 : 5);
-  return rows * row_bytes + parameters;
+  if (packed.data.defined()) return static_cast<int64_t>(packed.data.nbytes());
+  const Parameters& parameters = weight.parameters;
+  return static_cast<int64_t>(weight.values.nbytes() + parameters.scale.nbytes() +
+                              (weight.scheme.symmetric ? 0 : parameters.zero_point.nbytes()));
 }
 
 std::optional<LayerCall> layer_call(const tap::OpRef& op, std::span<c10::IValue> arguments) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "bellows/quant/affine.h"
 #include "bellows/quant/operators.h"
@@ -36,16 +37,26 @@ struct QuantizedLayer {
   std::string name{};  ///< of the module, such as "layer1.0.conv1": the parameter's name without ".weight"
   LayerKind kind = LayerKind::linear;
   Method method = Method::static_range;
-  QuantizedTensor weight{};  ///< in the shape of the original weight; 4 bits and fewer also take one byte here
-  at::Tensor bias{};         ///< replaces the layer's bias if a norm was folded into the layer, otherwise undefined
-  std::string norm{};        ///< name of the batch norm that was folded into the weight, or empty
-  Parameters input{};        ///< of the activations; with the method dynamic, 1 and 0
+  /// In the shape of the original weight. Integers of any number of bits take one byte. After pack(), `values` is empty.
+  QuantizedTensor weight{};
+  PackedWeight packed{};  ///< after pack()
+  at::Tensor bias{};      ///< fp32, replaces the bias of the operator, if a norm was folded or the bias was corrected
+  std::string norm{};     ///< name of the batch norm that was folded into the weight, or empty
+  at::Tensor divisors{};  ///< fp32 [n]: the layer divides its input by them (AWQ, SmoothQuant); undefined: by 1
+  Parameters input{};     ///< of the activations; with the method dynamic, 1 and 0
   bool input_is_signed = false;
 
   /// Returns the result of the layer, in the dtype of the input.
   /// Params: bias – of the call; may be undefined
   at::Tensor run(const at::Tensor& x, const at::Tensor& bias, const ConvolutionArguments& arguments) const;
-  /// Returns the bytes of the stored weight and scales. Integers of fewer than 8 bits are packed.
+  /// Packs the weight of a weight-only linear for the kernel, so that the layer needs `bits` bits for a weight of 4 or 8
+  /// bits. Other layers do not change.
+  void pack();
+  /// Returns the integers in the shape of the original weight.
+  at::Tensor integers() const;
+  /// Returns the shape of the original weight.
+  std::vector<int64_t> sizes() const;
+  /// Returns the bytes of the weight and its parameters in memory.
   int64_t bytes() const;
 };
 

@@ -7,11 +7,15 @@
 #include <ATen/ops/_int_mm.h>
 #include <ATen/ops/amax.h>
 #include <ATen/ops/convolution.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/round.h>
 #include <torch/library.h>
 
 #include <limits>
 #include <optional>
+
+#include "bellows/kernels/weight_only_linear.h"
+#include "bellows/quant/packed.h"
 
 namespace bellows::quant {
 
@@ -87,6 +91,47 @@ at::Tensor convolution_kernel(const at::Tensor& input, const at::Tensor& input_s
   return bias ? scaled + bias->to(at::kFloat).view(channel) : scaled;
 }
 
+kernels::WeightFormat format_of(int64_t bits, bool is_signed, bool has_zero_points, int64_t outputs, int64_t inputs,
+                                int64_t group_size) {
+  return {.bits = static_cast<int>(bits),
+          .is_signed = is_signed,
+          .has_zero_points = has_zero_points,
+          .columns = outputs,
+          .inner = inputs,
+          .group_size = group_size};
+}
+
+at::Tensor weight_only_kernel(const at::Tensor& input, const at::Tensor& packed, const MaybeTensor& bias, int64_t bits,
+                              bool is_signed, bool has_zero_points, int64_t outputs, int64_t inputs,
+                              int64_t group_size) {
+  check_floating(input);
+  TORCH_CHECK_VALUE(input.size(-1) == inputs, "weight-only linear: expected an input with ", inputs,
+                    " features, got the shape ", input.sizes(), ".");
+  const kernels::WeightFormat format = format_of(bits, is_signed, has_zero_points, outputs, inputs, group_size);
+  TORCH_CHECK_VALUE(packed.is_contiguous() && packed.nbytes() == kernels::packed_weight_bytes(format),
+                    "weight-only linear: expected ", kernels::packed_weight_bytes(format),
+                    " bytes of packed weight, got ", packed.nbytes(), ".");
+  const at::ScalarType dtype = input.scalar_type() == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
+  const at::Tensor rows = input.reshape({-1, inputs}).to(dtype).contiguous();
+  const at::Tensor added = bias ? bias->to(at::kFloat).contiguous() : at::Tensor();
+  at::Tensor result = at::empty({rows.size(0), outputs}, rows.options());
+  const at::Tensor scratch = at::empty(
+      {static_cast<int64_t>(kernels::weight_only_linear_scratch_bytes(dtype, format, rows.size(0)))}, packed.options());
+  kernels::weight_only_linear({.dtype = dtype,
+                               .rows = rows.size(0),
+                               .x = rows.const_data_ptr(),
+                               .x_row = inputs,
+                               .format = format,
+                               .packed = packed.const_data_ptr(),
+                               .bias = added.defined() ? added.const_data_ptr<float>() : nullptr,
+                               .y = result.mutable_data_ptr(),
+                               .y_row = outputs,
+                               .scratch = scratch.mutable_data_ptr()});
+  std::vector<int64_t> shape = input.sizes().vec();
+  shape.back() = outputs;
+  return result.view(shape).to(input.scalar_type());
+}
+
 MaybeTensor some(const at::Tensor& tensor) {
   return tensor.defined() ? MaybeTensor(tensor) : std::nullopt;
 }
@@ -109,12 +154,20 @@ TORCH_LIBRARY_FRAGMENT(bellows, library) {
       "quantized_convolution(Tensor input, Tensor input_scale, Tensor zero_point, Tensor weight, Tensor weight_scale,"
       " Tensor? bias, int[] stride, int[] padding, int[] dilation, int groups) -> Tensor",
       {at::Tag::pt2_compliant_tag});
+  library.def(
+      "weight_only_linear(Tensor input, Tensor packed, Tensor? bias, int bits, bool is_signed, bool has_zero_points,"
+      " int outputs, int inputs, int group_size) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
 }
 
 TORCH_LIBRARY_IMPL(bellows, CompositeExplicitAutograd, library) {
   library.impl("quantize", quantize_kernel);
   library.impl("quantized_linear", linear_kernel);
   library.impl("quantized_convolution", convolution_kernel);
+}
+
+TORCH_LIBRARY_IMPL(bellows, CPU, library) {
+  library.impl("weight_only_linear", weight_only_kernel);
 }
 
 at::Tensor quantize_activations(const at::Tensor& input, const at::Tensor& scale, const at::Tensor& zero_point,
@@ -136,6 +189,48 @@ at::Tensor quantized_linear(const QuantizedInput& input, const at::Tensor& weigh
   static const auto op = operator_of("bellows::quantized_linear", linear_kernel);
   const at::AutoDispatchBelowADInplaceOrView below;
   return op.call(input.values, input.scale, input.zero_point, weight, weight_scale, some(bias));
+}
+
+PackedWeight pack_weight(const QuantizedTensor& weight) {
+  const Scheme& scheme = weight.scheme;
+  TORCH_CHECK_VALUE(weight.values.dim() == 2 && (scheme.granularity == Granularity::group ||
+                                                 (scheme.granularity == Granularity::channel && scheme.axis == 0)),
+                    "weight-only linear: expected a matrix with scales per output channel or group, got ",
+                    weight.values.sizes(), " with ", scheme.to_text(), ".");
+  PackedWeight packed{.bits = scheme.bits == 4 ? 4 : 8,
+                      .is_signed = scheme.is_signed,
+                      .has_zero_points = !scheme.symmetric || !scheme.is_signed,
+                      .outputs = weight.values.size(0),
+                      .inputs = weight.values.size(1)};
+  packed.group_size = scheme.granularity == Granularity::group ? scheme.group_size : packed.inputs;
+  const kernels::WeightFormat format = format_of(packed.bits, packed.is_signed, packed.has_zero_points, packed.outputs,
+                                                 packed.inputs, packed.group_size);
+  const at::Tensor values = packed.bits == 4 ? pack_bits(weight.values, 4) : weight.values.contiguous();
+  const at::Tensor scale = weight.parameters.scale.contiguous(), zero = weight.parameters.zero_point.contiguous();
+  packed.data = at::empty({static_cast<int64_t>(kernels::packed_weight_bytes(format))}, at::kByte);
+  kernels::pack_weight({.format = format,
+                        .values = values.const_data_ptr(),
+                        .scales = scale.const_data_ptr<float>(),
+                        .zero_points = packed.has_zero_points ? zero.const_data_ptr<int32_t>() : nullptr},
+                       packed.data.mutable_data_ptr());
+  return packed;
+}
+
+at::Tensor unpack_weight(const PackedWeight& weight) {
+  const kernels::WeightFormat format = format_of(weight.bits, weight.is_signed, weight.has_zero_points, weight.outputs,
+                                                 weight.inputs, weight.group_size);
+  const auto dtype = weight.is_signed ? at::kChar : at::kByte;
+  const int64_t row_bytes = weight.bits == 4 ? (weight.inputs + 1) / 2 : weight.inputs;
+  const at::Tensor values = at::empty({weight.outputs, row_bytes}, weight.bits == 4 ? at::kByte : dtype);
+  kernels::unpack_weight(weight.data.const_data_ptr(), format, values.mutable_data_ptr());
+  return weight.bits == 4 ? unpack_bits(values, 4, weight.inputs, weight.is_signed) : values;
+}
+
+at::Tensor weight_only_linear(const at::Tensor& input, const PackedWeight& weight, const at::Tensor& bias) {
+  static const auto op = operator_of("bellows::weight_only_linear", weight_only_kernel);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return op.call(input, weight.data, some(bias), weight.bits, weight.is_signed, weight.has_zero_points, weight.outputs,
+                 weight.inputs, weight.group_size);
 }
 
 at::Tensor quantized_convolution(const QuantizedInput& input, const at::Tensor& weight, const at::Tensor& weight_scale,

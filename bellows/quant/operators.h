@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "bellows/quant/affine.h"
+
 /// The operators that quantized models run. They are registered in libtorch's dispatcher as `bellows::…`, so that compiled
 /// functions record them and replace them with oneDNN primitives (compile/onednn/quantized_pass.cpp). The functions here are
 /// their reference: exact integer sums, one rounding per result.
@@ -38,6 +40,23 @@ QuantizedInput quantize_rows(const at::Tensor& input, const at::Tensor& zero_poi
 /// Shapes: input [*, n] with one scale, weight int8 [m, n], weight_scale [m], bias [m] or undefined → [*, m]
 at::Tensor quantized_linear(const QuantizedInput& input, const at::Tensor& weight, const at::Tensor& weight_scale,
                             const at::Tensor& bias);
+
+/// A weight of a linear in the order in which the kernel for weight-only linears reads it (kernels/weight_only_linear.h).
+struct PackedWeight {
+  at::Tensor data{};  ///< uint8; undefined if there is no packed weight
+  int64_t bits = 8;   ///< 4 or 8
+  bool is_signed = true, has_zero_points = false;
+  int64_t outputs = 0, inputs = 0, group_size = 0;
+};
+/// Packs integers of 1 to 8 bits. All numbers of bits except 4 take 8 bits.
+/// Params: weight – granularity channel (axis 0) or group, [m, n]
+PackedWeight pack_weight(const QuantizedTensor& weight);
+/// The inverse of pack_weight(): int8 or uint8, [m, n].
+at::Tensor unpack_weight(const PackedWeight& weight);
+
+/// Returns input · weightᵀ + bias in the dtype of the input. The weight is converted while it is read.
+/// Shapes: input [*, n], fp32 or bf16; bias [m] or undefined → [*, m]
+at::Tensor weight_only_linear(const at::Tensor& input, const PackedWeight& weight, const at::Tensor& bias);
 
 /// The other arguments of a convolution, as in aten::convolution.
 struct ConvolutionArguments {

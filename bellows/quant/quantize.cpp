@@ -8,17 +8,27 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <unordered_map>
 #include <utility>
 
 #include "bellows/quant/calibration.h"
 #include "bellows/quant/comparison.h"
+#include "bellows/quant/methods/auto_round.h"
+#include "bellows/quant/methods/awq.h"
+#include "bellows/quant/methods/bias_correction.h"
+#include "bellows/quant/methods/gptq.h"
+#include "bellows/quant/methods/hqq.h"
+#include "bellows/quant/methods/input_statistics.h"
+#include "bellows/quant/methods/smooth_quant.h"
 #include "bellows/quant/quantized_model.h"
 
 namespace bellows::quant {
 
 namespace {
+
+constexpr std::array<const char*, 5> rounding_names = {"nearest", "hqq", "gptq", "awq", "auto_round"};
 
 void check_options(const Options& options) {
   options.weights.check();
@@ -29,6 +39,12 @@ void check_options(const Options& options) {
   TORCH_CHECK_VALUE(!integers || fits, "quantization: the method ", name_of(options.method),
                     " needs weights in symmetric int8 with one scale per output channel, got ", scheme.to_text(),
                     ". Use the method weight_only for other weights.");
+  TORCH_CHECK_VALUE(options.rounding != Rounding::awq || options.method == Method::weight_only,
+                    "quantization: rounding awq needs the method weight_only, got ", name_of(options.method), ".");
+  TORCH_CHECK_VALUE(options.smooth >= 0 && options.smooth <= 1, "quantization: expected `smooth` from 0 to 1, got ",
+                    options.smooth, ".");
+  TORCH_CHECK_VALUE(options.smooth == 0 || integers,
+                    "quantization: `smooth` needs the method static or dynamic, got weight_only.");
   TORCH_CHECK_VALUE(options.min_weights >= 0, "quantization: expected a number of weights of at least 0, got ",
                     options.min_weights, ".");
 }
@@ -53,6 +69,12 @@ std::string obstacle(const CalibratedLayer& layer, const Options& options) {
              : c10::str("groups of ", scheme.group_size, " do not divide its ", inputs, " inputs");
 }
 
+std::string reason_to_keep(const CalibratedLayer& layer, const Options& options) {
+  if (is_skipped(layer.name, options.skip)) return "skipped";
+  if (layer.weight.numel() < options.min_weights) return c10::str("fewer than ", options.min_weights, " weights");
+  return obstacle(layer, options);
+}
+
 /// The weight and bias of a convolution and the batch norm behind it, as one convolution.
 std::pair<at::Tensor, at::Tensor> folded(const CalibratedLayer& layer) {
   const CalibratedLayer::Norm& norm = *layer.norm;
@@ -66,23 +88,79 @@ std::pair<at::Tensor, at::Tensor> folded(const CalibratedLayer& layer) {
   return {layer.weight * factor.view(channel), bias.to(at::kFloat)};
 }
 
-QuantizedLayer quantized(const CalibratedLayer& layer, const Options& options, double& weight_sqnr) {
+QuantizedTensor rounded(const at::Tensor& weight, const InputStatistics* inputs, const Options& options,
+                        at::Tensor& divisors) {
+  switch (options.rounding) {
+    case Rounding::hqq:
+      return hqq(weight, options.weights);
+    case Rounding::gptq:
+      return gptq(weight, *inputs, options.weights);
+    case Rounding::auto_round:
+      return auto_round(weight, *inputs, options.weights);
+    case Rounding::awq: {
+      AwqWeight made = awq(weight, *inputs, options.weights);
+      divisors = made.scales;
+      return std::move(made.weight);
+    }
+    case Rounding::nearest:
+      break;
+  }
+  return quantize(weight, options.weights);
+}
+
+/// The parameters for inputs that were divided: a symmetric range for the largest magnitude.
+Parameters smoothed_input(const InputStatistics& inputs, const at::Tensor& divisors) {
+  const at::Tensor largest = (inputs.max_abs() / divisors).max();
+  return choose_parameters(-largest, largest, Scheme{});
+}
+
+/// Quantizes the weight of a linear, whose inputs are known if an option needs them.
+void quantize_linear(QuantizedLayer& made, at::Tensor weight, const CalibratedLayer& layer,
+                     const InputStatistics* inputs, const Options& options) {
+  std::optional<InputStatistics> divided;
+  if (options.smooth > 0) {
+    made.divisors = smooth_quant_scales(weight, *inputs, options.smooth);
+    if (options.method == Method::static_range) made.input = smoothed_input(*inputs, made.divisors);
+    weight = weight * made.divisors;
+    divided = inputs->divided_by(made.divisors);
+    inputs = &*divided;
+  }
+  made.weight = rounded(weight, inputs, options, made.divisors);
+  if (!options.correct_bias) return;
+  const at::Tensor now = made.divisors.defined() && options.smooth == 0 ? made.weight.dequantize() / made.divisors
+                                                                        : made.weight.dequantize();
+  const at::Tensor correction = bias_correction(weight, now, *inputs);
+  made.bias = layer.bias.defined() ? layer.bias.to(at::kFloat) + correction : correction;
+}
+
+QuantizedLayer quantized(const CalibratedLayer& layer, const InputStatistics* inputs, const Options& options,
+                         double& weight_sqnr) {
   QuantizedLayer made{.name = layer.name,
                       .kind = layer.kind,
                       .method = options.method,
                       .input = layer.input,
                       .input_is_signed = layer.input_is_signed};
   at::Tensor weight = layer.weight.detach();
+  if (options.method == Method::dynamic) made.input = {.scale = at::ones({}), .zero_point = at::zeros({}, at::kInt)};
+  if (options.method == Method::weight_only) made.input = {};
   if (options.fold_norms && layer.norm && layer.kind == LayerKind::convolution) {
     std::tie(weight, made.bias) = folded(layer);
     made.norm = layer.norm->name;
   }
   weight = weight.to(at::kFloat);
-  made.weight = quantize(weight, options.weights);
-  weight_sqnr = sqnr(weight, made.weight.dequantize());
-  if (options.method == Method::dynamic) made.input = {.scale = at::ones({}), .zero_point = at::zeros({}, at::kInt)};
-  if (options.method == Method::weight_only) made.input = {};
+  if (layer.kind == LayerKind::linear) {
+    quantize_linear(made, weight, layer, inputs, options);
+  } else {
+    made.weight = quantize(weight, options.weights);
+  }
+  const at::Tensor now = made.weight.dequantize();
+  weight_sqnr = sqnr(weight, made.divisors.defined() ? now / made.divisors : now);
   return made;
+}
+
+bool needs_statistics(const Options& options) {
+  return options.smooth > 0 || options.correct_bias ||
+         (options.rounding != Rounding::nearest && options.rounding != Rounding::hqq);
 }
 
 /// Lets layers with equal parameters share one tensor. If they have the same input, a compiled function then quantizes it
@@ -121,57 +199,80 @@ void check_result(const Report& report, const Options& options) {
 
 }  // namespace
 
+namespace {
+
+/// The sizes of `sizes`, and everything else of `found`.
+Report merged(Report found, const Report& sizes) {
+  std::unordered_map<std::string, int64_t> after;
+  for (const LayerReport& layer : sizes.layers) after.emplace(layer.name, layer.bytes_after);
+  for (LayerReport& layer : found.layers) {
+    const auto known = after.find(layer.name);
+    layer.bytes_after = known == after.end() ? layer.bytes_before : known->second;
+  }
+  found.bytes_before = sizes.bytes_before;
+  found.bytes_after = sizes.bytes_after;
+  return found;
+}
+
+}  // namespace
+
 Quantized with_layers(const Model& model, std::vector<QuantizedLayer> layers, bool release_weights) {
   Report report{.bytes_before = bytes_of(model.state_dict())};
   report.bytes_after = report.bytes_before;
   std::unordered_map<std::string, at::Tensor> weights;
   for (const auto& [name, tensor] : model.named_parameters()) weights.emplace(name, tensor);
-  for (const QuantizedLayer& layer : layers) {
-    const auto weight = weights.find(layer.name + ".weight");
-    TORCH_CHECK_VALUE(weight != weights.end(), "quantized model: the model has no parameter \"", layer.name,
-                      ".weight\".");
-    const auto before = static_cast<int64_t>(weight->second.nbytes());
+  const auto made = std::make_shared<QuantizedModel>(model, std::move(layers), release_weights);
+  for (const QuantizedLayer& layer : *made->layers()) {
+    const auto before = static_cast<int64_t>(weights.at(layer.name + ".weight").nbytes());
     report.layers.push_back(
         {.name = layer.name, .kind = layer.kind, .bytes_before = before, .bytes_after = layer.bytes()});
     report.bytes_after += layer.bytes() - before;
   }
-  const auto made = std::make_shared<QuantizedModel>(model, std::move(layers), release_weights);
   return {.model = Model(model.name(), made), .layers = made->layers(), .report = std::move(report)};
+}
+
+const char* name_of(Rounding rounding) {
+  return rounding_names.at(static_cast<size_t>(rounding));
+}
+
+Rounding rounding_of(const std::string& name) {
+  const auto found = std::find(rounding_names.begin(), rounding_names.end(), name);
+  TORCH_CHECK_VALUE(found != rounding_names.end(), "quantization: there is no rounding \"", name,
+                    "\". Expected nearest, hqq, gptq, awq or auto_round.");
+  return static_cast<Rounding>(found - rounding_names.begin());
 }
 
 Quantized quantize(const Model& model, const Options& options, std::span<const std::vector<at::Tensor>> calibration) {
   check_options(options);
   const at::NoGradGuard no_gradients;
-  const bool observes = options.method == Method::static_range;
-  const std::vector<CalibratedLayer> found =
-      calibrate(model, observes ? calibration : calibration.first(std::min<size_t>(1, calibration.size())),
-                {.observer = options.activations, .observes = observes});
+  const bool observes = options.method == Method::static_range, learns = needs_statistics(options);
+  std::unordered_map<std::string, InputStatistics> statistics;
+  CalibrationOptions how{.observer = options.activations, .observes = observes};
+  if (learns) {
+    how.sees_input = [&](const std::string& layer, LayerKind kind, const at::Tensor& x) {
+      if (kind == LayerKind::linear) statistics.try_emplace(layer, x.size(-1)).first->second.add(x);
+    };
+  }
+  const size_t batches = observes || learns ? calibration.size() : std::min<size_t>(1, calibration.size());
+  const std::vector<CalibratedLayer> found = calibrate(model, calibration.first(batches), how);
   Report report;
   std::vector<QuantizedLayer> layers;
   for (const CalibratedLayer& layer : found) {
-    LayerReport one{
-        .name = layer.name, .kind = layer.kind, .bytes_before = static_cast<int64_t>(layer.weight.nbytes())};
-    one.bytes_after = one.bytes_before;
-    if (is_skipped(layer.name, options.skip)) {
-      one.kept = "skipped";
-    } else if (layer.weight.numel() < options.min_weights) {
-      one.kept = c10::str("fewer than ", options.min_weights, " weights");
-    } else {
-      one.kept = obstacle(layer, options);
-    }
-    if (one.kept.empty()) {
-      layers.push_back(quantized(layer, options, one.weight_sqnr));
-      one.bytes_after = layers.back().bytes();
-    }
+    LayerReport one{.name = layer.name,
+                    .kind = layer.kind,
+                    .kept = reason_to_keep(layer, options),
+                    .bytes_before = static_cast<int64_t>(layer.weight.nbytes())};
+    const auto inputs = statistics.find(layer.name);
+    if (one.kept.empty())
+      layers.push_back(
+          quantized(layer, inputs == statistics.end() ? nullptr : &inputs->second, options, one.weight_sqnr));
     report.layers.push_back(std::move(one));
   }
   share_input_parameters(layers);
   check_result(report, options);
   compare_layers(model, layers, calibration.front(), report);
   Quantized made = with_layers(model, std::move(layers), options.release_weights);
-  report.bytes_before = made.report.bytes_before;
-  report.bytes_after = made.report.bytes_after;
-  made.report = std::move(report);
+  made.report = merged(std::move(report), made.report);
   return made;
 }
 

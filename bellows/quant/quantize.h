@@ -22,6 +22,20 @@
 /// ```
 namespace bellows::quant {
 
+/// How the integers of a weight are chosen.
+enum class Rounding {
+  nearest,     ///< the nearest integer
+  hqq,         ///< methods/hqq.h; needs no calibration data
+  gptq,        ///< methods/gptq.h
+  awq,         ///< methods/awq.h
+  auto_round,  ///< methods/auto_round.h
+};
+
+/// Returns "nearest", "hqq", "gptq", "awq" or "auto_round".
+const char* name_of(Rounding rounding);
+/// Throws: c10::ValueError if there is no such name
+Rounding rounding_of(const std::string& name);
+
 struct Options {
   Method method = Method::static_range;
   /// Of the weights. Methods static_range and dynamic need int8 with one scale per output channel. Method weight_only also
@@ -29,6 +43,13 @@ struct Options {
   Scheme weights = weight_scheme();
   /// How the ranges of activations are chosen, with method static_range.
   ObserverOptions activations{};
+  /// Of the weights of linears. Convolutions always use the nearest integers. awq needs the method weight_only.
+  Rounding rounding = Rounding::nearest;
+  /// Moves outliers from the inputs of linears to their weights (methods/smooth_quant.h): alpha in (0, 1], 0: off. For the
+  /// methods static_range and dynamic.
+  double smooth = 0;
+  /// Corrects the bias of linears, so that the mean of their outputs stays the same (methods/bias_correction.h).
+  bool correct_bias = false;
   /// Folds a batch norm that follows a convolution into its weight and bias.
   bool fold_norms = true;
   /// Names of layers that stay in floating point. "*" matches any text, such as "encoder.*".

@@ -34,9 +34,9 @@ class Execution : public tap::OpTap {
       TORCH_CHECK_VALUE(found != places.end(), "quantized model: the model has no parameter \"", layer.name,
                         ".weight\".");
       const at::Tensor& weight = parameters.entries()[found->second].tensor;
-      TORCH_CHECK_VALUE(weight.sizes() == layer.weight.values.sizes(), "quantized model: the quantized weight of \"",
-                        layer.name, "\" has the shape ", layer.weight.values.sizes(), ", but the model's weight has ",
-                        weight.sizes(), ".");
+      TORCH_CHECK_VALUE(weight.sizes() == at::IntArrayRef(layer.sizes()), "quantized model: the quantized weight of \"",
+                        layer.name, "\" has the shape ", at::IntArrayRef(layer.sizes()),
+                        ", but the model's weight has ", weight.sizes(), ".");
       weights_[weight.storage().unsafeGetStorageImpl()] = {weight, i};
       if (!layer.norm.empty()) norms.insert(layer.norm + ".running_mean");
     }
@@ -86,7 +86,9 @@ void release(const TensorNames& parameters, const std::vector<QuantizedLayer>& l
 }  // namespace
 
 QuantizedModel::QuantizedModel(const Model& model, std::vector<QuantizedLayer> layers, bool release_weights)
-    : ModelWrapper(model), layers_(std::make_shared<const std::vector<QuantizedLayer>>(std::move(layers))) {
+    : ModelWrapper(model) {
+  for (QuantizedLayer& layer : layers) layer.pack();
+  layers_ = std::make_shared<const std::vector<QuantizedLayer>>(std::move(layers));
   model.eval();
   const TensorNames parameters(model.named_parameters()), buffers(model.named_buffers());
   if (release_weights) release(parameters, *layers_);
@@ -114,12 +116,17 @@ NamedTensors QuantizedModel::named_buffers() const {
     if (tensor.defined()) all.emplace_back(layer.name + what, tensor);
   };
   for (const QuantizedLayer& layer : *layers_) {
-    add(layer, ".weight", layer.weight.values);
-    add(layer, ".weight_scale", layer.weight.parameters.scale);
-    if (!layer.weight.scheme.symmetric) add(layer, ".weight_zero_point", layer.weight.parameters.zero_point);
+    if (layer.packed.data.defined()) {
+      add(layer, ".weight_packed", layer.packed.data);
+    } else {
+      add(layer, ".weight", layer.weight.values);
+      add(layer, ".weight_scale", layer.weight.parameters.scale);
+      if (!layer.weight.scheme.symmetric) add(layer, ".weight_zero_point", layer.weight.parameters.zero_point);
+    }
     add(layer, ".input_scale", layer.input.scale);
     add(layer, ".input_zero_point", layer.input.zero_point);
-    add(layer, ".folded_bias", layer.bias);
+    add(layer, ".bias_replacement", layer.bias);
+    add(layer, ".input_divisors", layer.divisors);
   }
   return all;
 }

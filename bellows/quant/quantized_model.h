@@ -22,8 +22,7 @@ class QuantizedModel : public ModelWrapper {
   std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs) override;
   /// Parameters that are not quantized.
   NamedTensors named_parameters() const override;
-  /// Buffers, integer weights and scales. The names are those of compressed-tensors: "fc.weight", "fc.weight_scale",
-  /// "fc.weight_zero_point", "fc.input_scale" and "fc.input_zero_point".
+  /// Buffers of the original model, and the tensors of quantized layers in the form in which the layers run.
   NamedTensors named_buffers() const override;
   void set_training(bool on) override;
   void to(c10::Device device) override;

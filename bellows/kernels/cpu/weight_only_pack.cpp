@@ -67,6 +67,21 @@ void pack_weights(const QuantizedWeight& weight, const WeightLayout& layout, int
   }
 }
 
+/// The inverse of pack_bytes() and pack_halves() for one column.
+void unpack_column(const uint8_t* from, const Segment& segment, const WeightFormat& format, uint8_t flipped,
+                   int64_t width, uint8_t* row) {
+  for (int64_t k = 0; k < segment.length; ++k) {
+    const int64_t to = segment.first + k;
+    if (format.bits == 8) {
+      row[to] = from[k * width] ^ flipped;
+      continue;
+    }
+    const uint8_t pair = from[k / 8 * 4 * width + k % 8 / 2];
+    const uint32_t half = ((pair >> (k % 2 * 4)) & 15U) ^ flipped;
+    row[to / 2] = static_cast<uint8_t>(to % 2 == 0 ? half : row[to / 2] | half << 4);
+  }
+}
+
 void pack_parameters(const QuantizedWeight& weight, const WeightLayout& layout, int64_t panel, uint8_t* to) {
   const int64_t first = panel * WeightLayout::panel_columns, groups = layout.groups();
   const int64_t width = layout.width(panel), count = std::min(width, weight.format.columns - first);
@@ -96,6 +111,24 @@ size_t packed_weight_bytes(const WeightFormat& format) {
 size_t weight_only_linear_scratch_bytes(c10::ScalarType dtype, const WeightFormat& format, int64_t rows) {
   check_format(format, "weight_only_linear_scratch_bytes");
   return WeightOnlyScratch(dtype, format, rows).bytes();
+}
+
+void unpack_weight(const void* packed, const WeightFormat& format, void* to) {
+  check_format(format, "unpack_weight");
+  if (format.columns == 0 || format.inner == 0) return;
+  TORCH_CHECK_VALUE(packed && to, "unpack_weight: `packed` and `to` must not be null.");
+  const WeightLayout layout(format);
+  const int64_t row_bytes = format.bits == 4 ? (format.inner + 1) / 2 : format.inner;
+  const auto flipped = static_cast<uint8_t>(layout.offset());
+  for (int64_t column = 0; column < format.columns; ++column) {
+    const int64_t panel = column / WeightLayout::panel_columns, place = column % WeightLayout::panel_columns;
+    for (int64_t s = 0; s < layout.segments(); ++s) {
+      const Segment segment = layout.segment(s);
+      const auto* const begin = static_cast<const uint8_t*>(packed) + layout.weights_at(panel, segment);
+      unpack_column(begin + (format.bits == 4 ? 4 : 1) * place, segment, format, flipped, layout.width(panel),
+                    static_cast<uint8_t*>(to) + column * row_bytes);
+    }
+  }
 }
 
 void pack_weight(const QuantizedWeight& weight, void* to) {
