@@ -25,7 +25,7 @@ class Follower : public tap::OpTap {
     const TensorNames::Entry* const weight = layer ? parameters_.find(*layer->weight) : nullptr;
     const bool whole = weight && is_whole(weight->tensor, *layer->weight, layer->transposed);
     if (first_) note_readers(op, arguments, whole ? layer->weight : nullptr);
-    if (!whole || (!first_ && !places_.contains(module_name(weight->name)))) return op.next(stack);
+    if (!whole || (!first_ && !places_.contains(layer_name(weight->name)))) return op.next(stack);
     CalibratedLayer& seen = layer_of(*weight, *layer);
     observe(seen, *layer->input);
     op.next(stack);
@@ -64,15 +64,19 @@ class Follower : public tap::OpTap {
   }
 
   CalibratedLayer& layer_of(const TensorNames::Entry& weight, const LayerCall& call) BELLOWS_REQUIRES(mutex_) {
-    const std::string name = module_name(weight.name);
+    const std::string name = layer_name(weight.name);
     const auto found = places_.find(name);
     if (found != places_.end()) {
       layers_[found->second].calls += first_;
       return layers_[found->second];
     }
     places_[name] = layers_.size();
-    layers_.push_back({.name = name, .kind = call.kind, .weight = weight.tensor, .bias = call.bias, .calls = 1});
-    if (!weight.name.ends_with(".weight")) layers_.back().kept = "the parameter's name does not end with \".weight\"";
+    layers_.push_back({.name = name,
+                       .parameter = weight.name,
+                       .kind = call.kind,
+                       .weight = weight.tensor,
+                       .bias = call.bias,
+                       .calls = 1});
     return layers_.back();
   }
 
@@ -115,7 +119,7 @@ class Follower : public tap::OpTap {
     if (!read.defined()) return;
     const TensorNames::Entry* const weight = parameters_.find(read);
     if (weight && !(own && read.is_same(*own)))
-      other_readers_.try_emplace(module_name(weight->name), op.qualified_name());
+      other_readers_.try_emplace(layer_name(weight->name), op.qualified_name());
     const auto result = results_.find(storage_of(read));
     if (result == results_.end()) return;
     CalibratedLayer& layer = layers_[places_.at(result->second.layer)];

@@ -18,7 +18,8 @@ namespace bellows::quant {
 
 /// What calibration has learned about one layer.
 struct CalibratedLayer {
-  std::string name{};
+  std::string name{};  ///< see QuantizedLayer
+  std::string parameter{};
   LayerKind kind = LayerKind::linear;
   at::Tensor weight{};  ///< the parameter
   at::Tensor bias{};    ///< undefined if there is none

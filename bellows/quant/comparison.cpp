@@ -29,7 +29,7 @@ class Comparison : public tap::OpTap {
     const std::span<c10::IValue> arguments = op.arguments(stack);
     const auto call = layer_call(op, arguments);
     const TensorNames::Entry* const weight = call ? parameters_.find(*call->weight) : nullptr;
-    const auto found = weight ? errors_.find(module_name(weight->name)) : errors_.end();
+    const auto found = weight ? errors_.find(layer_name(weight->name)) : errors_.end();
     if (found != errors_.end()) {
       Errors& errors = found->second;
       const at::Tensor quantized = errors.layer->run(*call->input, call->bias, call->convolution);

@@ -34,7 +34,8 @@ const char* name_of(LayerKind kind);
 
 /// A layer with a quantized weight.
 struct QuantizedLayer {
-  std::string name{};  ///< of the module, such as "layer1.0.conv1": the parameter's name without ".weight"
+  std::string name{};       ///< the parameter's name without ".weight", such as "layer1.0.conv1"
+  std::string parameter{};  ///< name of the weight, such as "layer1.0.conv1.weight"
   LayerKind kind = LayerKind::linear;
   Method method = Method::static_range;
   /// In the shape of the original weight. Integers of any number of bits take one byte. After pack(), `values` is empty.

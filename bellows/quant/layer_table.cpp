@@ -25,9 +25,14 @@ bool is_whole(const at::Tensor& tensor, const at::Tensor& seen, bool transposed)
          seen.stride(0) == tensor.stride(1) && seen.stride(1) == tensor.stride(0);
 }
 
-std::string module_name(const std::string& parameter) {
+std::string layer_name(const std::string& parameter) {
   constexpr std::string_view ending = ".weight";
   return parameter.ends_with(ending) ? parameter.substr(0, parameter.size() - ending.size()) : parameter;
+}
+
+std::string tensor_prefix(const std::string& parameter) {
+  if (parameter == "weight") return "";
+  return parameter.ends_with(".weight") ? layer_name(parameter) + "." : parameter + "_";
 }
 
 at::Tensor norm_in_evaluation(const tap::OpRef& op, std::span<c10::IValue> arguments) {

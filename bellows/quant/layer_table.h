@@ -33,8 +33,12 @@ class TensorNames {
 /// Returns whether `seen` covers the whole tensor in its own order, or, if `transposed`, in the order of its transpose.
 bool is_whole(const at::Tensor& tensor, const at::Tensor& seen, bool transposed);
 
-/// Returns the name of a module from the name of its parameter: "fc" for "fc.weight".
-std::string module_name(const std::string& parameter);
+/// Returns the name of a layer from the name of its weight: "fc" for "fc.weight". Other names stay unchanged, such as
+/// "in_proj_weight".
+std::string layer_name(const std::string& parameter);
+/// Returns the beginning of the names of a layer's other tensors: "fc." for "fc.weight", "" for "weight", and
+/// "in_proj_weight_" for "in_proj_weight".
+std::string tensor_prefix(const std::string& parameter);
 
 /// Returns the operator's running mean if it is a batch norm in evaluation mode, otherwise an undefined tensor.
 at::Tensor norm_in_evaluation(const tap::OpRef& op, std::span<c10::IValue> arguments);

@@ -54,7 +54,9 @@ at::Tensor quantize_kernel(const at::Tensor& input, const at::Tensor& scale, con
 
 /// The exact integer product of a signed input [rows, n] and a weight [m, n].
 at::Tensor integer_product(const at::Tensor& input, const at::Tensor& weight) {
-  return at::_int_mm(input.contiguous(), weight.t().contiguous());
+  // libtorch 2.11 computes wrong products for matrices with a single column.
+  if (weight.size(1) == 1) return input.to(at::kInt) * weight.t().to(at::kInt);
+  return at::_int_mm(input.contiguous(), weight.t());
 }
 
 at::Tensor linear_kernel(const at::Tensor& input, const at::Tensor& input_scale, const at::Tensor& zero_point,

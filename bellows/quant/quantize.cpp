@@ -136,6 +136,7 @@ void quantize_linear(QuantizedLayer& made, at::Tensor weight, const CalibratedLa
 QuantizedLayer quantized(const CalibratedLayer& layer, const InputStatistics* inputs, const Options& options,
                          double& weight_sqnr) {
   QuantizedLayer made{.name = layer.name,
+                      .parameter = layer.parameter,
                       .kind = layer.kind,
                       .method = options.method,
                       .input = layer.input,
@@ -223,7 +224,7 @@ Quantized with_layers(const Model& model, std::vector<QuantizedLayer> layers, bo
   for (const auto& [name, tensor] : model.named_parameters()) weights.emplace(name, tensor);
   const auto made = std::make_shared<QuantizedModel>(model, std::move(layers), release_weights);
   for (const QuantizedLayer& layer : *made->layers()) {
-    const auto before = static_cast<int64_t>(weights.at(layer.name + ".weight").nbytes());
+    const auto before = static_cast<int64_t>(weights.at(layer.parameter).nbytes());
     report.layers.push_back(
         {.name = layer.name, .kind = layer.kind, .bytes_before = before, .bytes_after = layer.bytes()});
     report.bytes_after += layer.bytes() - before;

@@ -30,9 +30,9 @@ class Execution : public tap::OpTap {
     std::unordered_set<std::string> norms;
     for (size_t i = 0; i < layers_->size(); ++i) {
       const QuantizedLayer& layer = (*layers_)[i];
-      const auto found = places.find(layer.name + ".weight");
-      TORCH_CHECK_VALUE(found != places.end(), "quantized model: the model has no parameter \"", layer.name,
-                        ".weight\".");
+      const auto found = places.find(layer.parameter);
+      TORCH_CHECK_VALUE(found != places.end(), "quantized model: the model has no parameter \"", layer.parameter,
+                        "\".");
       const at::Tensor& weight = parameters.entries()[found->second].tensor;
       TORCH_CHECK_VALUE(weight.sizes() == at::IntArrayRef(layer.sizes()), "quantized model: the quantized weight of \"",
                         layer.name, "\" has the shape ", at::IntArrayRef(layer.sizes()),
@@ -74,7 +74,7 @@ class Execution : public tap::OpTap {
 /// Replaces weights by a single NaN in the same shape. If an operator reads one by mistake, its result is NaN, too.
 void release(const TensorNames& parameters, const std::vector<QuantizedLayer>& layers) {
   std::unordered_set<std::string> names;
-  for (const QuantizedLayer& layer : layers) names.insert(layer.name + ".weight");
+  for (const QuantizedLayer& layer : layers) names.insert(layer.parameter);
   for (const TensorNames::Entry& entry : parameters.entries()) {
     if (!names.contains(entry.name)) continue;
     entry.tensor.unsafeGetTensorImpl()->set_requires_grad(false);
@@ -104,7 +104,7 @@ std::vector<at::Tensor> QuantizedModel::forward_all(const std::vector<at::Tensor
 
 NamedTensors QuantizedModel::named_parameters() const {
   std::unordered_set<std::string> quantized;
-  for (const QuantizedLayer& layer : *layers_) quantized.insert(layer.name + ".weight");
+  for (const QuantizedLayer& layer : *layers_) quantized.insert(layer.parameter);
   NamedTensors left = inner().named_parameters();
   std::erase_if(left, [&](const auto& one) { return quantized.contains(one.first); });
   return left;
@@ -112,21 +112,22 @@ NamedTensors QuantizedModel::named_parameters() const {
 
 NamedTensors QuantizedModel::named_buffers() const {
   NamedTensors all = inner().named_buffers();
-  const auto add = [&](const QuantizedLayer& layer, const char* what, const at::Tensor& tensor) {
-    if (tensor.defined()) all.emplace_back(layer.name + what, tensor);
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    if (tensor.defined()) all.emplace_back(name, tensor);
   };
   for (const QuantizedLayer& layer : *layers_) {
+    const std::string prefix = tensor_prefix(layer.parameter);
     if (layer.packed.data.defined()) {
-      add(layer, ".weight_packed", layer.packed.data);
+      add(layer.parameter + "_packed", layer.packed.data);
     } else {
-      add(layer, ".weight", layer.weight.values);
-      add(layer, ".weight_scale", layer.weight.parameters.scale);
-      if (!layer.weight.scheme.symmetric) add(layer, ".weight_zero_point", layer.weight.parameters.zero_point);
+      add(layer.parameter, layer.weight.values);
+      add(layer.parameter + "_scale", layer.weight.parameters.scale);
+      if (!layer.weight.scheme.symmetric) add(layer.parameter + "_zero_point", layer.weight.parameters.zero_point);
     }
-    add(layer, ".input_scale", layer.input.scale);
-    add(layer, ".input_zero_point", layer.input.zero_point);
-    add(layer, ".bias_replacement", layer.bias);
-    add(layer, ".input_divisors", layer.divisors);
+    add(prefix + "input_scale", layer.input.scale);
+    add(prefix + "input_zero_point", layer.input.zero_point);
+    add(prefix + "bias_replacement", layer.bias);
+    add(prefix + "input_divisors", layer.divisors);
   }
   return all;
 }

@@ -2,7 +2,25 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <array>
+
 namespace bellows::quant {
+
+namespace {
+constexpr std::array<const char*, 4> granularity_names = {"tensor", "channel", "token", "group"};
+}  // namespace
+
+const char* name_of(Granularity granularity) {
+  return granularity_names.at(static_cast<size_t>(granularity));
+}
+
+Granularity granularity_of(const std::string& name) {
+  const auto found = std::find(granularity_names.begin(), granularity_names.end(), name);
+  TORCH_CHECK_VALUE(found != granularity_names.end(), "quantization: there is no granularity \"", name,
+                    "\". Expected tensor, channel, token or group.");
+  return static_cast<Granularity>(found - granularity_names.begin());
+}
 
 int64_t Scheme::smallest() const {
   const int64_t full = is_signed ? -(int64_t{1} << (bits - 1)) : 0;

@@ -13,6 +13,11 @@ enum class Granularity {
   group,    ///< Scheme::group_size neighbors along the last dim
 };
 
+/// Returns "tensor", "channel", "token" or "group".
+const char* name_of(Granularity granularity);
+/// Throws: c10::ValueError if there is no such name
+Granularity granularity_of(const std::string& name);
+
 /// How floating-point values become integers: x ≈ (q − zero_point) · scale, where q has `bits` bits.
 ///
 /// The defaults are those of `torch.ao`'s activations: unsigned 8-bit integers with a zero point per tensor.

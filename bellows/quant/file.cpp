@@ -1,0 +1,225 @@
+#include "bellows/quant/file.h"
+
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "bellows/io/tensors/safetensors.h"
+#include "bellows/quant/layer_table.h"
+#include "bellows/quant/packed.h"
+#include "bellows/quant/rows.h"
+
+namespace bellows::quant {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view metadata_key = "bellows.quantization";
+constexpr int file_version = 1;
+constexpr int64_t largest_size = int64_t{1} << 40;
+
+/// Signed symmetric integers have the zero point 0, which is not stored.
+bool has_zero_points(const Scheme& scheme) {
+  return !scheme.symmetric || !scheme.is_signed;
+}
+
+Json json_of(const QuantizedLayer& layer) {
+  const Scheme& scheme = layer.weight.scheme;
+  return {{"parameter", layer.parameter},
+          {"kind", name_of(layer.kind)},
+          {"method", name_of(layer.method)},
+          {"norm", layer.norm},
+          {"shape", layer.sizes()},
+          {"bits", scheme.bits},
+          {"signed", scheme.is_signed},
+          {"symmetric", scheme.symmetric},
+          {"narrow_range", scheme.narrow_range},
+          {"granularity", name_of(scheme.granularity)},
+          {"axis", scheme.axis},
+          {"group_size", scheme.group_size},
+          {"input_is_signed", layer.input_is_signed}};
+}
+
+/// Integers of fewer than 8 bits as packed rows.
+std::pair<std::string, at::Tensor> stored_integers(const QuantizedLayer& layer) {
+  const at::Tensor values = layer.integers();
+  if (layer.weight.scheme.bits == 8) return {layer.parameter, values};
+  return {layer.parameter + "_bits", pack_bits(values, layer.weight.scheme.bits)};
+}
+
+/// The tensors of a file by name. Each can be taken once, so that those left belong to the model.
+class FileTensors {
+ public:
+  FileTensors(const std::string& path, NamedTensors tensors) : path_(path) {
+    for (auto& [name, tensor] : tensors) tensors_.emplace(std::move(name), std::move(tensor));
+  }
+
+  at::Tensor take_or_none(const std::string& name) {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) return {};
+    at::Tensor tensor = std::move(found->second);
+    tensors_.erase(found);
+    return tensor;
+  }
+
+  at::Tensor take(const std::string& name, at::ScalarType dtype, at::IntArrayRef shape) {
+    const at::Tensor tensor = take_or_none(name);
+    TORCH_CHECK_VALUE(tensor.defined(), path_, ": the tensor \"", name, "\" is missing. The file is damaged.");
+    TORCH_CHECK_VALUE(tensor.scalar_type() == dtype && tensor.sizes() == shape, path_, ": expected the tensor \"", name,
+                      "\" as ", c10::toString(dtype), " ", shape, ", found ", c10::toString(tensor.scalar_type()), " ",
+                      tensor.sizes(), ". The file is damaged.");
+    return tensor;
+  }
+
+  NamedTensors rest() const { return {tensors_.begin(), tensors_.end()}; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  std::unordered_map<std::string, at::Tensor> tensors_;
+};
+
+Scheme scheme_of(const Json& json) {
+  Scheme scheme{.bits = json.at("bits").get<int>(),
+                .is_signed = json.at("signed").get<bool>(),
+                .symmetric = json.at("symmetric").get<bool>(),
+                .narrow_range = json.at("narrow_range").get<bool>(),
+                .granularity = granularity_of(json.at("granularity").get<std::string>()),
+                .axis = json.at("axis").get<int64_t>(),
+                .group_size = json.at("group_size").get<int64_t>()};
+  scheme.check();
+  return scheme;
+}
+
+std::vector<int64_t> shape_of(const Json& json) {
+  auto shape = json.at("shape").get<std::vector<int64_t>>();
+  const bool valid =
+      shape.size() >= 2 && shape.size() <= 5 &&
+      std::all_of(shape.begin(), shape.end(), [](int64_t size) { return size > 0 && size < largest_size; });
+  TORCH_CHECK_VALUE(valid, "expected a shape of 2 to 5 positive sizes, got ", json.at("shape").dump());
+  return shape;
+}
+
+/// Throws: Json::exception or c10::ValueError if a field is missing or has another type or value
+QuantizedLayer layer_of(const Json& json, FileTensors& tensors) {
+  const auto parameter = json.at("parameter").get<std::string>();
+  const std::string prefix = tensor_prefix(parameter);
+  QuantizedLayer layer{.name = layer_name(parameter),
+                       .parameter = parameter,
+                       .method = method_of(json.at("method").get<std::string>()),
+                       .norm = json.at("norm").get<std::string>(),
+                       .input_is_signed = json.at("input_is_signed").get<bool>()};
+  layer.kind = json.at("kind").get<std::string>() == "linear" ? LayerKind::linear : LayerKind::convolution;
+  const Scheme scheme = scheme_of(json);
+  const std::vector<int64_t> shape = shape_of(json), parameters = parameter_shape(shape, scheme);
+  const auto dtype = scheme.is_signed ? at::kChar : at::kByte;
+  if (scheme.bits == 8) {
+    layer.weight.values = tensors.take(parameter, dtype, shape);
+  } else {
+    std::vector<int64_t> packed = shape;
+    packed.back() = (shape.back() * scheme.bits + 7) / 8;
+    layer.weight.values =
+        unpack_bits(tensors.take(parameter + "_bits", at::kByte, packed), scheme.bits, shape.back(), scheme.is_signed);
+  }
+  layer.weight.scheme = scheme;
+  const at::Tensor scale = tensors.take(parameter + "_scale", at::kFloat, parameters);
+  layer.weight.parameters = {.scale = scale,
+                             .zero_point = has_zero_points(scheme)
+                                               ? tensors.take(parameter + "_zero_point", at::kInt, parameters)
+                                               : at::zeros_like(scale, at::kInt)};
+  if (layer.method != Method::weight_only)
+    layer.input = {.scale = tensors.take(prefix + "input_scale", at::kFloat, {}),
+                   .zero_point = tensors.take(prefix + "input_zero_point", at::kInt, {})};
+  layer.bias = tensors.take_or_none(prefix + "bias_replacement");
+  layer.divisors = tensors.take_or_none(prefix + "input_divisors");
+  const auto fits = [](const at::Tensor& vector, int64_t size) {
+    return !vector.defined() || (vector.scalar_type() == at::kFloat && vector.sizes() == at::IntArrayRef({size}));
+  };
+  TORCH_CHECK_VALUE(fits(layer.bias, shape[0]) && fits(layer.divisors, shape.back()),
+                    "the bias or the divisors of the layer \"", layer.name, "\" have a wrong shape");
+  return layer;
+}
+
+std::optional<std::string> description(const io::SafetensorsMetadata& metadata) {
+  for (const auto& [key, text] : metadata) {
+    if (key == metadata_key) return text;
+  }
+  return {};
+}
+
+std::vector<QuantizedLayer> layers_in(const std::string& text, FileTensors& tensors) {
+  const std::string& path = tensors.path();
+  std::vector<QuantizedLayer> layers;
+  try {
+    const Json json = Json::parse(text);
+    const int version = json.at("version").get<int>();
+    TORCH_CHECK_VALUE(version == file_version, "it has version ", version, ", expected ", file_version);
+    for (const Json& one : json.at("layers")) layers.push_back(layer_of(one, tensors));
+  } catch (const Json::exception& error) {
+    TORCH_CHECK_VALUE(false, path, ": the description of the quantized layers is damaged: ", error.what(), ".");
+  } catch (const c10::Error& error) {
+    const std::string what = error.what_without_backtrace();
+    TORCH_CHECK_VALUE(false,
+                      what.starts_with(path) ? what : path + ": damaged description of quantized layers: " + what);
+  }
+  return layers;
+}
+
+/// Loads the tensors that are not quantized.
+void load_rest(const FileTensors& tensors, const std::vector<QuantizedLayer>& layers, const Model& model) {
+  const LoadReport report = load_state_dict(model, tensors.rest(), /*strict=*/false);
+  std::unordered_set<std::string> quantized;
+  for (const QuantizedLayer& layer : layers) quantized.insert(layer.parameter);
+  LoadReport wrong = report;
+  std::erase_if(wrong.missing, [&](const std::string& name) { return quantized.contains(name); });
+  TORCH_CHECK_VALUE(wrong.complete(), tensors.path(), " does not match the model.\n", wrong.to_string());
+}
+
+}  // namespace
+
+void save_quantized(const std::string& path, const Quantized& quantized) {
+  NamedTensors tensors = quantized.model.named_parameters();
+  Json layers = Json::array();
+  std::unordered_set<std::string> of_layers;
+  for (const QuantizedLayer& layer : *quantized.layers) {
+    layers.push_back(json_of(layer));
+    tensors.emplace_back(stored_integers(layer));
+    tensors.emplace_back(layer.parameter + "_scale", layer.weight.parameters.scale);
+    if (has_zero_points(layer.weight.scheme))
+      tensors.emplace_back(layer.parameter + "_zero_point", layer.weight.parameters.zero_point);
+    for (const char* ending : {"", "_packed", "_scale", "_zero_point"}) of_layers.insert(layer.parameter + ending);
+  }
+  for (const auto& [name, tensor] : quantized.model.named_buffers()) {
+    if (!of_layers.contains(name)) tensors.emplace_back(name, tensor);
+  }
+  const Json description{{"version", file_version}, {"layers", std::move(layers)}};
+  io::save_safetensors(path, tensors, {.metadata = {{std::string(metadata_key), description.dump()}}});
+}
+
+bool is_quantized_file(const std::string& path) {
+  return description(io::SafetensorsFile(path).metadata()).has_value();
+}
+
+Quantized load_quantized(const std::string& path, const Model& model) {
+  std::optional<std::string> text;
+  FileTensors tensors = [&] {
+    const io::SafetensorsFile file(path);
+    text = description(file.metadata());
+    TORCH_CHECK_VALUE(text, path, " does not contain a quantized model: its metadata has no entry \"", metadata_key,
+                      "\". Load it with load_state_dict().");
+    NamedTensors all;
+    for (const io::SafetensorsEntry& entry : file.entries()) all.emplace_back(entry.name, file.tensor(entry));
+    return FileTensors(path, std::move(all));
+  }();
+  std::vector<QuantizedLayer> layers = layers_in(*text, tensors);
+  load_rest(tensors, layers, model);
+  return with_layers(model, std::move(layers), /*release_weights=*/true);
+}
+
+}  // namespace bellows::quant

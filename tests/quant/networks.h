@@ -1,0 +1,93 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bellows/core/error.h"
+#include "bellows/core/model.h"
+
+/// Small models for tests of quantization.
+namespace bellows::quant::samples {
+
+/// Two convolutions with norms, and a linear. The result of the second convolution is read twice, so its norm cannot be
+/// folded.
+struct SmallImpl : torch::nn::Module {
+  SmallImpl() {
+    torch::manual_seed(7);
+    first = register_module("first", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 16, 3).bias(false)));
+    norm = register_module("norm", torch::nn::BatchNorm2d(16));
+    second = register_module("second", torch::nn::Conv2d(torch::nn::Conv2dOptions(16, 16, 3).padding(1)));
+    other = register_module("other", torch::nn::BatchNorm2d(16));
+    last = register_module("last", torch::nn::Linear(16 * 5 * 5, 10));
+    const torch::NoGradGuard no_gradients;
+    for (const auto& one : {norm, other}) {
+      one->running_mean.normal_(0, 0.3);
+      one->running_var.uniform_(0.5, 2);
+      one->weight.uniform_(0.5, 1.5);
+      one->bias.normal_();
+    }
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor before = torch::max_pool2d(torch::relu(norm(first(x))), 2);
+    const at::Tensor y = second(before);
+    return last(torch::relu(other(y) + y + before).flatten(1));
+  }
+  torch::nn::Conv2d first{nullptr}, second{nullptr};
+  torch::nn::BatchNorm2d norm{nullptr}, other{nullptr};
+  torch::nn::Linear last{nullptr};
+};
+TORCH_MODULE(Small);
+
+/// A model whose embedding and last linear share one weight.
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    words = register_module("words", torch::nn::Embedding(20, 10));
+    inner = register_module("inner", torch::nn::Linear(10, 30));
+    odd = register_module("odd", torch::nn::Linear(16, 20));
+    small = register_module("small", torch::nn::Linear(30, 2));
+    up = register_module("up", torch::nn::Linear(10, 16));
+  }
+  at::Tensor forward(const at::Tensor& ids) {
+    const at::Tensor x = words(ids);
+    return torch::matmul(x, words->weight.t()).sum() + small(inner(x)).sum() + odd(up(x)).sum();
+  }
+  torch::nn::Embedding words{nullptr};
+  torch::nn::Linear inner{nullptr}, odd{nullptr}, small{nullptr}, up{nullptr};
+};
+TORCH_MODULE(Tied);
+
+template <class Holder>
+Model model_of(const Holder& net) {
+  const auto module = net.ptr();
+  Model model("net", module, [module](const at::Tensor& x) { return module->forward(x); });
+  model.eval();
+  return model;
+}
+
+inline std::vector<std::vector<at::Tensor>> batches_of(at::IntArrayRef shape, int count = 2) {
+  torch::manual_seed(11);
+  std::vector<std::vector<at::Tensor>> batches;
+  for (int i = 0; i < count; ++i) batches.push_back({torch::randn(shape)});
+  return batches;
+}
+
+/// Returns the result of the model without gradients.
+inline at::Tensor plain(const Model& model, const at::Tensor& x) {
+  const torch::NoGradGuard no_gradients;
+  return model.forward(x);
+}
+
+/// Returns the message of the exception that `call` throws, or "".
+inline std::string thrown_by(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return user_message(error);
+  }
+  return "";
+}
+
+}  // namespace bellows::quant::samples
