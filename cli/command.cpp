@@ -55,6 +55,10 @@ std::string positive_problem(const std::string& text) {
   return number_problem(text, 1e9, "a number above 0 and at most 10^9");
 }
 
+std::string dtype_problem(const std::string& text) {
+  return text == "fp32" || text == "bf16" ? "" : "expected fp32 or bf16, got " + text;
+}
+
 CLI::Validator whole_number(int64_t low, int64_t high) {
   const auto problem = [low, high](const std::string& text) {
     int64_t number = 0;
@@ -302,8 +306,7 @@ void add_trained(CLI::App* verb, TrainedArguments& arguments) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   begin_group(verb, "Samples");
   verb->add_option("--data", arguments.data,
-                   "Dataset: a folder, a file, or a pattern such as \"test-{000..003}.tar\" [default: the held-out data "
-                   "of the recipe]")
+                   "Dataset: a folder, a file, or a pattern such as \"test-{000..003}.tar\" [default: from the recipe]")
       ->type_name("PATH");
   verb->add_option("--split", arguments.split, "Split of --data, or of the recipe's dataset [default: test]")
       ->type_name("NAME");
@@ -313,14 +316,14 @@ void add_trained(CLI::App* verb, TrainedArguments& arguments) {
 void add_inference(CLI::App* verb, TrainedArguments& arguments) {
   begin_group(verb, "Speed");
   verb->add_option("--batch-size", arguments.batch_size,
-                   "Number of samples per batch [default: `batch_size` of the recipe, but from 16 to 256]")
+                   "Number of samples per batch [default: as in training, at least 16 and at most 256]")
       ->type_name("N")
       ->check(whole_number(1, 1 << 20));
   verb->add_option("--dtype", arguments.dtype,
                    "Type of the weights and of matmuls: fp32, or bf16 with norm layers in fp32 [default: from the "
                    "recipe]")
       ->type_name("fp32|bf16")
-      ->check(CLI::IsMember({"fp32", "bf16"}));
+      ->check(CLI::Validator(dtype_problem, ""));
   verb->add_flag("--compile", arguments.compile,
                  "Compile the forward pass with frozen weights. The first batch of each size waits for the compiler");
 }
@@ -618,7 +621,7 @@ int guarded(const CLI::App& verb, Action action) {
   } catch (const UsageError& error) {
     return usage(with_option_names(error.what(), verb), verb.get_name());
   } catch (const train::RecipeError& error) {
-    return usage(user_message(error), verb.get_name());
+    return usage(with_option_names(user_message(error), verb), verb.get_name());
   } catch (const Stopped& stopped) {
     print_error(stopped.what());
     return Interrupt::exit_code();

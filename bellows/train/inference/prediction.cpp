@@ -170,7 +170,13 @@ class SamplePredictor {
         ++next;
       }
     }
-    for (; next < batches_.size(); ++next) output.sample(alone(next));
+    constexpr int64_t logged = 3;
+    const bool unused = next == 0;  // the loader logs the first bad samples, unless it cannot use any sample
+    for (; next < batches_.size(); ++next) {
+      Prediction prediction = alone(next);
+      if (unused && next < logged && !prediction.error.empty()) log_warn("predict: ", prediction.error);
+      output.sample(std::move(prediction));
+    }
   }
 
  private:
