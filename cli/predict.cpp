@@ -84,7 +84,13 @@ class PredictionWriter {
     for (size_t i = 0; i < prediction.values.size(); ++i) {
       if (prediction.values[i] > 0.5) line["prediction"].push_back(class_of(static_cast<int64_t>(i)));
     }
-    for (const double value : prediction.values) line["probabilities"].push_back(rounded(value));
+    for (size_t i = 0; i < prediction.values.size(); ++i) {
+      if (i < names_.size()) {
+        line["probabilities"][names_[i]] = rounded(prediction.values[i]);
+      } else {
+        line["probabilities"].push_back(rounded(prediction.values[i]));
+      }
+    }
   }
 
   std::vector<std::string> names_;

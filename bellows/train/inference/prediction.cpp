@@ -235,7 +235,10 @@ PredictionCounts predict(const TrainedModel& trained, const PredictionInputs& in
 
 std::vector<std::string> prediction_names(const TrainedModel& trained) {
   const ResolvedJob& job = trained.job;
-  if (job.task.loss == LossKind::bce) return split_list(job.recipe.target);
+  if (job.task.loss == LossKind::bce) {
+    std::vector<std::string> labels = split_list(job.recipe.target);  // one array may contain all labels
+    return static_cast<int64_t>(labels.size()) == job.task.outputs ? labels : std::vector<std::string>();
+  }
   if (!job.task.classifies_samples() || !job.data) return {};
   const DataSplit& split = job.split();
   return split.named_labels || !split.whole.info().classes.empty() ? split.classes : std::vector<std::string>();
