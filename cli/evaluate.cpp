@@ -34,12 +34,12 @@ std::string seconds_text(double seconds) {
 std::string table(const TrainedModel& trained, const ModelEvaluation& result) {
   const train::Evaluation& evaluation = result.evaluation;
   const bool tokens = trained.job.task.loss == train::LossKind::next_token;
-  std::vector<std::pair<std::string, std::string>> rows = {{"model", trained.job.recipe.model},
-                                                           {"weights", weights_text(trained)},
-                                                           {"data", result.data},
-                                                           {tokens ? "tokens" : "samples",
-                                                            std::to_string(evaluation.samples)},
-                                                           {"loss", number("%.4f", evaluation.loss)}};
+  std::vector<std::pair<std::string, std::string>> rows = {
+      {"model", trained.job.recipe.model},
+      {"weights", weights_text(trained)},
+      {"data", result.data},
+      {tokens ? "tokens" : "samples", std::to_string(evaluation.samples)},
+      {"loss", number("%.4f", evaluation.loss)}};
   if (std::isfinite(evaluation.accuracy)) rows.emplace_back("accuracy", number("%.2f %%", 100 * evaluation.accuracy));
   for (const auto& [name, value] : evaluation.metrics) rows.emplace_back(name, number("%.4f", value));
   rows.emplace_back(tokens ? "tokens/s" : "samples/s", number("%.0f", result.samples_per_second));

@@ -114,16 +114,14 @@ int run_predict(const PredictArguments& arguments) {
   if (!arguments.output.empty()) check_json_target(arguments.output);
   const Interrupt interrupt("predictions that were printed remain, and --output is not written");
   const train::TrainedModel trained = load_trained_model(arguments);
-  const train::PredictionInputs inputs =
-      arguments.files.empty() ? train::open_prediction_data(trained, arguments.data, arguments.split)
-                              : train::open_prediction_files(trained, arguments.files);
+  const train::PredictionInputs inputs = arguments.files.empty()
+                                             ? train::open_prediction_data(trained, arguments.data, arguments.split)
+                                             : train::open_prediction_files(trained, arguments.files);
   PredictionWriter writer(trained, arguments);
-  const train::PredictionCounts counts =
-      train::predict(trained, inputs,
-                     {.batch_size = arguments.batch_size,
-                      .top = std::max<int64_t>(1, arguments.top),
-                      .compile = arguments.compile},
-                     [&](const Prediction& prediction) { writer.write(prediction); });
+  const train::PredictionCounts counts = train::predict(
+      trained, inputs,
+      {.batch_size = arguments.batch_size, .top = std::max<int64_t>(1, arguments.top), .compile = arguments.compile},
+      [&](const Prediction& prediction) { writer.write(prediction); });
   writer.finish();
   if (counts.failed == 0) return exit_done;
   print_error(c10::str(counts.failed, " of ", counts.failed + counts.predicted,

@@ -10,11 +10,11 @@ using train::Recipe;
 
 void check_options(const TrainedArguments& arguments) {
   if (!arguments.run.empty()) {
-    for (const auto& [name, value] : {std::pair{"--recipe", &arguments.recipe},
-                                      {"--model", &arguments.model},
-                                      {"--weights", &arguments.weights}}) {
+    for (const auto& [name, value] :
+         {std::pair{"--recipe", &arguments.recipe}, {"--model", &arguments.model}, {"--weights", &arguments.weights}}) {
       if (!value->empty())
-        throw UsageError(std::string(name) + " cannot be combined with --run, which provides the recipe and the weights.");
+        throw UsageError(std::string(name) +
+                         " cannot be combined with --run, which provides the recipe and the weights.");
     }
     return;
   }
@@ -36,8 +36,8 @@ train::TrainedModel load_trained_model(const TrainedArguments& arguments) {
   Recipe recipe = has_run                    ? train::recipe_of_run(arguments.run)
                   : arguments.recipe.empty() ? Recipe{}
                                              : load_recipe(arguments.recipe);
-  apply_overrides(recipe, {.data = recipe.data.empty() ? arguments.data : "", .model = arguments.model,
-                           .set = arguments.set});
+  apply_overrides(recipe,
+                  {.data = recipe.data.empty() ? arguments.data : "", .model = arguments.model, .set = arguments.set});
   set_dtype(recipe, arguments.dtype);
   check_usable(recipe);
   return has_run ? train::load_run(arguments.run, recipe) : train::load_trained(recipe, arguments.weights);

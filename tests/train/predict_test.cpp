@@ -66,12 +66,12 @@ TEST_F(PredictDigits, GiveTheAccuracyOfTheEvaluation) {
 }
 
 TEST_F(PredictDigits, FilesGiveThePredictionsOfTheDataset) {
-  const std::vector<std::string> paths = write_test_images(path("images"));
+  const std::vector<std::string> paths = write_test_images(path("images"), 64);  // two full batches
   const std::vector<Prediction> expected =
       all_predictions(trained(), open_prediction_data(trained(), digits_folder(), "test"), {.top = 10});
   const std::vector<Prediction> files =
       all_predictions(trained(), open_prediction_files(trained(), paths), {.top = 10});
-  ASSERT_EQ(files.size(), expected.size());
+  ASSERT_EQ(files.size(), 64u);
   for (size_t i = 0; i < files.size(); ++i) {
     EXPECT_EQ(files[i].top, expected[i].top) << i;
     EXPECT_EQ(files[i].file, paths[i]);
@@ -80,34 +80,34 @@ TEST_F(PredictDigits, FilesGiveThePredictionsOfTheDataset) {
 }
 
 TEST_F(PredictDigits, FoldersAreListedByPath) {
-  write_test_images(path("listed/b"));
-  std::filesystem::copy(path("listed/b/0010.png"), path("listed/a.png"));
+  std::vector<std::string> first = write_test_images(path("listed/b"), 5);
+  std::ranges::sort(first);
+  std::filesystem::copy(first.front(), path("listed/a.png"));
   write_text_file(path("listed/notes.txt"), "no image");
   const PredictionInputs inputs = open_prediction_files(trained(), {path("listed")});
-  EXPECT_EQ(inputs.size(), 360);
+  EXPECT_EQ(inputs.size(), 6);
   EXPECT_EQ(inputs.parts[0].file, path("listed/a.png"));
-  EXPECT_EQ(inputs.parts[1].file, path("listed/b/0010.png"));
+  EXPECT_EQ(inputs.parts[1].file, first[0]);
 }
 
 TEST_F(PredictDigits, TopClassesAreSortedProbabilities) {
-  for (const Prediction& one :
-       all_predictions(trained(), open_prediction_data(trained(), "", "test"), {.top = 20})) {
+  for (const Prediction& one : all_predictions(trained(), open_prediction_data(trained(), "", "test"), {.top = 20})) {
     ASSERT_EQ(one.top.size(), 10u) << "at most the number of classes";
     double sum = 0;
     for (size_t k = 0; k < 10; ++k) {
       sum += one.top[k].second;
-      if (k > 0) EXPECT_LE(one.top[k].second, one.top[k - 1].second);
+      EXPECT_LE(one.top[k].second, one.top[k > 0 ? k - 1 : 0].second);
     }
     EXPECT_NEAR(sum, 1, 1e-5);
   }
 }
 
 TEST_F(PredictDigits, BadFilesKeepTheirPlace) {
-  const std::vector<std::string> good = write_test_images(path("some"));
+  const std::vector<std::string> good = write_test_images(path("some"), 2);
   write_text_file(path("junk.png"), "junk");
   const CapturedLog log;
-  const std::vector<std::string> files = {"/nowhere/first.png", good[0], path("junk.png"), path("empty_folder"),
-                                          good[1], path("junk.png")};
+  const std::vector<std::string> files = {"/nowhere/first.png", good[0], path("junk.png"),
+                                          path("empty_folder"), good[1], path("junk.png")};
   std::filesystem::create_directory(path("empty_folder"));
   for (const int64_t batch : {1, 2, 16}) {
     std::vector<Prediction> all;
@@ -140,7 +140,7 @@ TEST_F(PredictDigits, OnlyBadFiles) {
 }
 
 TEST_F(PredictDigits, ImagesOfOtherSizesAreScaledToTheTrainingSize) {
-  const std::vector<std::string> good = write_test_images(path("sized"));
+  const std::vector<std::string> good = write_test_images(path("sized"), 1);
   const std::string bytes = read_text_file(good[0]);
   const at::Tensor small = io::decode_image(std::as_bytes(std::span(bytes)), io::ColorMode::gray);
   const at::Tensor large = small.repeat_interleave(4, 0).repeat_interleave(4, 1).contiguous();
@@ -154,7 +154,8 @@ TEST_F(PredictDigits, ImagesOfOtherSizesAreScaledToTheTrainingSize) {
 
 TEST_F(PredictDigits, CompiledPredictionsAreClose) {
   const PredictionInputs inputs = open_prediction_data(trained(), "", "test");
-  const auto plain = all_predictions(trained(), inputs), compiled = all_predictions(trained(), inputs, {.compile = true});
+  const auto plain = all_predictions(trained(), inputs),
+             compiled = all_predictions(trained(), inputs, {.compile = true});
   ASSERT_EQ(plain.size(), compiled.size());
   for (size_t i = 0; i < plain.size(); ++i)
     EXPECT_NEAR(plain[i].top.front().second, compiled[i].top.front().second, 1e-4) << i;
@@ -204,7 +205,7 @@ TEST(Predict, WithoutATrainingDataset) {
   const TemporaryFolder folder;
   Recipe recipe = small_run(folder);
   Trainer(recipe).fit();
-  const std::vector<std::string> images = write_test_images(folder / "images");
+  const std::vector<std::string> images = write_test_images(folder / "images", 1);
   const TrainedModel trained = load_run(recipe.run_folder);
   io::save_safetensors(folder / "w.safetensors", trained.model.state_dict());
   Recipe bare;
@@ -261,7 +262,8 @@ TEST(Predict, NumbersOfATable) {
 TEST(Predict, LinesOfText) {
   const TemporaryFolder folder;
   std::string rows;
-  for (int i = 0; i < 40; ++i) rows += c10::str(R"({"text": "word )", i, R"(", "label": ")", i % 2 ? "odd" : "even", "\"}\n");
+  for (int i = 0; i < 40; ++i)
+    rows += c10::str(R"({"text": "word )", i, R"(", "label": ")", i % 2 ? "odd" : "even", "\"}\n");
   write_text_file(folder / "train.jsonl", rows);
   write_text_file(folder / "lines.txt", "word 1\r\n\nword 2");
   write_text_file(folder / "more.jsonl", "{\"text\": \"word 2\"}\n");
@@ -284,7 +286,7 @@ TEST(Predict, LinesOfText) {
       trained, open_prediction_files(trained, {folder / "lines.txt", folder / "none.txt", folder / "more.jsonl"}));
   ASSERT_EQ(all.size(), 5u);
   for (const size_t i : {0, 1, 2}) EXPECT_EQ(all[i].index, static_cast<int64_t>(i));
-  EXPECT_EQ(all[0].error, "");
+  for (const size_t i : {0, 2, 4}) ASSERT_EQ(all[i].error, "") << i;
   EXPECT_THAT(all[3].error, HasSubstr("none.txt"));
   EXPECT_EQ(all[2].top.front().first, all[4].top.front().first);
   EXPECT_NEAR(all[2].top.front().second, all[4].top.front().second, 1e-6);
@@ -297,8 +299,9 @@ TEST(Predict, RefusesModelsThatPredictTokens) {
   std::string rows;
   for (int i = 0; i < 40; ++i) rows += c10::str("{\"text\": \"word ", i, "\"}\n");
   write_text_file(folder / "train.jsonl", rows);
-  write_text_file(folder / "config.json",
-                  R"({"model_type": "gpt2", "vocab_size": 259, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32})");
+  write_text_file(
+      folder / "config.json",
+      R"({"model_type": "gpt2", "vocab_size": 259, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32})");
   Recipe recipe;
   recipe.model = folder / "config.json";
   recipe.data = folder / "train.jsonl";

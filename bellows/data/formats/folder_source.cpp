@@ -218,7 +218,8 @@ class ImageFilesSource final : public Source {
 };
 
 void add_image_files(const fs::path& folder, std::vector<std::string>& files, int depth) {
-  TORCH_CHECK_VALUE(depth < 64, "list_image_files: ", folder.string(), ": folders are nested more than 64 levels deep.");
+  TORCH_CHECK_VALUE(depth < 64, "list_image_files: ", folder.string(),
+                    ": folders are nested more than 64 levels deep.");
   std::error_code error, ignored;
   fs::directory_iterator entry(folder, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {

@@ -166,8 +166,8 @@ data::Dataset with_inputs(const data::Dataset& dataset, const ResolvedJob& job, 
 /// Settings that training and held-out data share. Held-out data use the training data's description.
 data::Dataset prepared(const data::Dataset& dataset, const ResolvedJob& job, Targets targets = Targets::required) {
   const Recipe& recipe = job.recipe;
-  const bool checks_labels = targets == Targets::required &&
-                             (job.task.classifies_samples() || job.task.loss == LossKind::next_token);
+  const bool checks_labels =
+      targets == Targets::required && (job.task.classifies_samples() || job.task.loss == LossKind::next_token);
   return with_inputs(dataset, job, targets)
       .num_classes(checks_labels ? job.num_classes() : 0)
       .threads(recipe.num_workers)

@@ -81,8 +81,9 @@ struct Latencies {
 }  // namespace
 
 ModelEvaluation evaluate(const TrainedModel& trained, const EvaluationOptions& options) {
-  TORCH_CHECK_VALUE(trained.job.data,
-                    "evaluate: the recipe has no dataset, which describes the classes. Set the key data in the recipe.");
+  TORCH_CHECK_VALUE(
+      trained.job.data,
+      "evaluate: the recipe has no dataset, which describes the classes. Set the key data in the recipe.");
   Recipe recipe = trained.job.recipe;
   if (options.compile) recipe.compile = "none";
   const EvaluatedData data = data_of(trained.job, options);

@@ -64,8 +64,8 @@ class OutputReader {
   std::vector<Prediction> read(at::Tensor output, int64_t samples) const {
     if (output.dim() == 1 && is_regression(task_.loss)) output = output.unsqueeze(1);
     TORCH_CHECK_VALUE(output.dim() == 2 && output.size(0) == samples && output.size(1) > 0,
-                      "predict: expected the model to return one row per sample, which is [", samples, ", outputs], got ",
-                      output.sizes(), ".");
+                      "predict: expected the model to return one row per sample, which is [", samples,
+                      ", outputs], got ", output.sizes(), ".");
     output = output.to(at::kFloat);
     std::vector<Prediction> predictions(static_cast<size_t>(samples));
     task_.classifies_samples() ? read_classes(output, predictions) : read_values(output, predictions);

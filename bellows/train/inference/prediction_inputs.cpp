@@ -9,7 +9,10 @@
 #include "bellows/core/text.h"
 #include "bellows/data/formats/folder_source.h"
 #include "bellows/data/order/mix.h"
+#include "bellows/data/rename.h"
 #include "bellows/data/text/text_lines.h"
+#include "bellows/data/text/text_source.h"
+#include "bellows/data/without_fields.h"
 #include "bellows/train/data/data_assembly.h"
 
 namespace bellows::train {
@@ -30,7 +33,9 @@ class FileParts {
     parts_.push_back({.file = path, .error = "", .rows = true, .size = source->size()});
     sources_.push_back(std::move(source));
   }
-  void add_error(const std::string& path, const std::string& error) { parts_.push_back({.file = path, .error = error}); }
+  void add_error(const std::string& path, const std::string& error) {
+    parts_.push_back({.file = path, .error = error});
+  }
 
   PredictionInputs finish() {
     if (!images_.empty()) sources_.push_back(data::open_image_files(std::move(images_)));
@@ -61,6 +66,25 @@ bool is_text_file(const std::string& path) {
   return true;
 }
 
+/// The field that holds the texts of a table, or "" if it is not clear. Errors then name the sample.
+std::string text_field_of(const data::SourcePtr& table, const Recipe& recipe) {
+  const data::SourcePtr inputs = data::without_fields(table, split_list(recipe.target));
+  try {
+    return data::find_text_field(inputs->read(0), /*tokens=*/false);
+  } catch (const c10::ValueError&) {
+    return "";
+  }
+}
+
+/// Opens a file with texts. The texts have the same field name in all files.
+data::SourcePtr open_texts(const std::string& path, const Recipe& recipe) {
+  const std::string name = recipe.text_field.empty() ? "txt" : recipe.text_field;
+  if (is_text_file(path)) return data::rename_fields(data::open_text_lines(path), {{"txt", name}});
+  const data::SourcePtr table = data::open(path).source();
+  const std::string field = recipe.text_field.empty() && !recipe.tokenizer.empty() ? text_field_of(table, recipe) : "";
+  return field.empty() ? table : data::rename_fields(table, {{field, name}});
+}
+
 void add_images(FileParts& parts, const std::string& path) {
   if (!is_folder(path)) return parts.add_image(path);
   const std::vector<std::string> files = data::list_image_files(path);
@@ -68,14 +92,16 @@ void add_images(FileParts& parts, const std::string& path) {
   for (const std::string& file : files) parts.add_image(file);
 }
 
-void add_file(FileParts& parts, const std::string& path, models::InputKind input) {
+void add_file(FileParts& parts, const std::string& path, const ResolvedJob& job) {
+  const models::InputKind input = job.model.input;
   if (input == models::InputKind::image) return add_images(parts, path);
   std::error_code unreadable;
   TORCH_CHECK_VALUE(fs::exists(path, unreadable), "there is no file ", path, ".");
-  TORCH_CHECK_VALUE(!is_folder(path), path, " is a folder, but the model does not read images. Expected a file. To read "
+  TORCH_CHECK_VALUE(!is_folder(path), path,
+                    " is a folder, but the model does not read images. Expected a file. To read "
                     "a folder with a dataset, set `data`.");
-  const bool lines = input == models::InputKind::tokens && is_text_file(path);
-  parts.add_rows(path, lines ? data::open_text_lines(path) : data::open(path).source());
+  const bool texts = input == models::InputKind::tokens;
+  parts.add_rows(path, texts ? open_texts(path, job.recipe) : data::open(path).source());
 }
 
 }  // namespace
@@ -91,7 +117,7 @@ PredictionInputs open_prediction_files(const TrainedModel& trained, const std::v
   FileParts parts;
   for (const std::string& path : files) {
     try {
-      add_file(parts, path, trained.job.model.input);
+      add_file(parts, path, trained.job);
     } catch (const c10::ValueError& error) {
       parts.add_error(path, user_message(error));
     }

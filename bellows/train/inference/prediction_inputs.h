@@ -14,10 +14,10 @@ namespace bellows::train {
 struct PredictionInputs {
   /// Consecutive inputs from one place.
   struct Part {
-    std::string file;        ///< path of the file; empty for a dataset
-    std::string error;       ///< why the file cannot be opened; the part then has one input, which has no sample
-    bool rows = false;       ///< the file contains several samples
-    int64_t size = 1;        ///< number of inputs
+    std::string file;               ///< path of the file; empty for a dataset
+    std::string error;              ///< why the file cannot be opened; the part then has one input, which has no sample
+    bool rows = false;              ///< the file contains several samples
+    int64_t size = 1;               ///< number of inputs
     std::vector<int64_t> ids = {};  ///< positions of the samples in the dataset; empty: 0, 1, …
   };
 
