@@ -84,8 +84,9 @@ ordered_json result_json(const TrainedModel& trained, const ModelEvaluation& res
 
 int run_evaluate(const EvaluateArguments& arguments) {
   check_json_target(arguments.json);
+  const train::Recipe recipe = trained_recipe(arguments);
   const Interrupt interrupt("no result is printed");
-  const TrainedModel trained = load_trained_model(arguments);
+  const TrainedModel trained = load_trained_model(arguments, recipe);
   // If the recipe has no dataset, --data is its dataset, and its held-out samples are evaluated.
   const bool has_own = trained.job.recipe.data != arguments.data;
   const ModelEvaluation result = train::evaluate(trained, {.data = has_own ? arguments.data : "",

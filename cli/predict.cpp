@@ -112,8 +112,9 @@ void check_inputs(const PredictArguments& arguments) {
 int run_predict(const PredictArguments& arguments) {
   check_inputs(arguments);
   if (!arguments.output.empty()) check_json_target(arguments.output);
+  const train::Recipe recipe = trained_recipe(arguments);
   const Interrupt interrupt("predictions that were printed remain, and --output is not written");
-  const train::TrainedModel trained = load_trained_model(arguments);
+  const train::TrainedModel trained = load_trained_model(arguments, recipe);
   const train::PredictionInputs inputs = arguments.files.empty()
                                              ? train::open_prediction_data(trained, arguments.data, arguments.split)
                                              : train::open_prediction_files(trained, arguments.files);

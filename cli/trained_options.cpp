@@ -30,17 +30,24 @@ void set_dtype(Recipe& recipe, const std::string& dtype) {
 
 }  // namespace
 
-train::TrainedModel load_trained_model(const TrainedArguments& arguments) {
+Recipe trained_recipe(const TrainedArguments& arguments) {
   check_options(arguments);
-  const bool has_run = !arguments.run.empty();
-  Recipe recipe = has_run                    ? train::recipe_of_run(arguments.run)
-                  : arguments.recipe.empty() ? Recipe{}
-                                             : load_recipe(arguments.recipe);
-  apply_overrides(recipe,
-                  {.data = recipe.data.empty() ? arguments.data : "", .model = arguments.model, .set = arguments.set});
+  Recipe recipe;
+  if (!arguments.run.empty()) {
+    recipe = train::recipe_of_run(arguments.run);
+  } else if (!arguments.recipe.empty()) {
+    recipe = load_recipe(arguments.recipe);
+  }
+  apply_overrides(recipe, {.data = "", .model = arguments.model, .set = arguments.set});
+  if (recipe.data.empty()) recipe.data = arguments.data;
   set_dtype(recipe, arguments.dtype);
   check_usable(recipe);
-  return has_run ? train::load_run(arguments.run, recipe) : train::load_trained(recipe, arguments.weights);
+  return recipe;
+}
+
+train::TrainedModel load_trained_model(const TrainedArguments& arguments, const Recipe& recipe) {
+  return arguments.run.empty() ? train::load_trained(recipe, arguments.weights)
+                               : train::load_run(arguments.run, recipe);
 }
 
 }  // namespace bellows::cli

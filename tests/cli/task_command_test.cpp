@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "bellows/data/formats/webdataset.h"
 #include "bellows/io/images/image.h"
@@ -120,6 +121,46 @@ TEST_P(TaskCommands, IsPlanned) {
   const Outcome outcome = run_bellows(command("plan", {"--json"}));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_TRUE(nlohmann::json::accept(outcome.out));
+}
+
+TEST_P(TaskCommands, IsEvaluatedAndPredicted) {
+  const Outcome run = run_bellows(command("train", {"--set", "epochs=2", "--out", folder_ / "run", "--json"}));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto during = nlohmann::json::parse(run.out)["epochs"][1];
+  const std::vector<std::string> trained{"--plugin", BELLOWS_BIN_DIR "/test_plugin.so", "--run", folder_ / "run"};
+  const auto with = [&](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), trained.begin(), trained.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return run_bellows(words);
+  };
+  for (const char* compile : {"", "--compile"}) {
+    std::vector<std::string> options{"--json"};
+    if (*compile) options.emplace_back(compile);
+    const Outcome outcome = with({"evaluate"}, options);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const auto after = nlohmann::json::parse(outcome.out);
+    EXPECT_EQ(after["samples"], 8);
+    const double loss = during["eval_loss"].get<double>();
+    EXPECT_NEAR(after["loss"].get<double>(), loss, *compile ? 1e-3 * loss : 0);
+    if (!*compile) EXPECT_EQ(after["metrics"], during.value("metrics", nlohmann::json::object()));
+  }
+  const Outcome predicted = with({"predict"}, {"--data", folder_ / GetParam().file});
+  if (std::string(GetParam().name) == "segmentation") {
+    EXPECT_EQ(predicted.exit_code, 1);
+    EXPECT_THAT(predicted.err, HasSubstr("predicts a class for each pixel"));
+    return;
+  }
+  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  std::istringstream lines(predicted.out);
+  int64_t count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const auto json = nlohmann::json::parse(line);
+    EXPECT_EQ(json["index"], count);
+    if (std::string(GetParam().name) == "regression") EXPECT_EQ(json["values"].size(), 1u);
+    if (std::string(GetParam().name) == "multi_label") EXPECT_EQ(json["probabilities"].size(), 2u);
+    if (std::string(GetParam().name) == "siamese") EXPECT_TRUE(json["probability"].is_number()) << line;
+  }
+  EXPECT_EQ(count, samples);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TaskCommands,
