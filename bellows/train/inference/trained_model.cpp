@@ -95,7 +95,7 @@ void load_into(TrainedModel& trained, const std::string& path) {
       models::load_weights(trained.model, io::load_tensors(path));
     }
   } catch (const c10::Error& error) {
-    TORCH_CHECK_VALUE(false, "weights = ", path, ": ", user_message(error));
+    TORCH_CHECK_VALUE(false, "`weights`: ", path, ": ", user_message(error));
   }
 }
 
@@ -110,12 +110,12 @@ TrainedModel untrained(Recipe recipe) {
 }  // namespace
 
 Recipe recipe_of_run(const std::string& run) {
-  TORCH_CHECK_VALUE(is_folder(run), "run = ", run,
-                    ": there is no such folder. Expected the folder in which `bellows train` saved its checkpoints.");
+  TORCH_CHECK_VALUE(is_folder(run), "`run`: there is no folder ", run,
+                    ". Expected the folder in which `bellows train` saved its checkpoints.");
   const std::string path = run + "/recipe.yaml";
   std::error_code unreadable;
-  TORCH_CHECK_VALUE(fs::exists(path, unreadable), "run = ", run,
-                    ": the folder contains no recipe.yaml, so it is not a run folder.");
+  TORCH_CHECK_VALUE(fs::exists(path, unreadable), "`run`: ", run,
+                    " contains no recipe.yaml, so it is not a run folder.");
   return Recipe::load(path);
 }
 
@@ -125,8 +125,8 @@ TrainedModel load_run(const std::string& run) {
 
 TrainedModel load_run(const std::string& run, const Recipe& recipe) {
   const std::vector<std::string> paths = checkpoint::list_checkpoints(run);
-  TORCH_CHECK_VALUE(!paths.empty(), "run = ", run,
-                    ": the folder contains no checkpoint. Wait until the first checkpoint was saved.");
+  TORCH_CHECK_VALUE(!paths.empty(), "`run`: ", run,
+                    " contains no checkpoint. Wait until the first checkpoint was saved.");
   TrainedModel trained = untrained(recipe);
   std::string of_newest;
   for (auto path = paths.rbegin(); path != paths.rend(); ++path) {
@@ -146,7 +146,7 @@ TrainedModel load_run(const std::string& run, const Recipe& recipe) {
     trained.weights = *path;
     return trained;
   }
-  TORCH_CHECK_VALUE(false, "run = ", run, ": none of the ", paths.size(),
+  TORCH_CHECK_VALUE(false, "`run`: ", run, ": none of the ", paths.size(),
                     " checkpoints can be read. Error of the newest one: ", of_newest);
 }
 
