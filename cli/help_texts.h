@@ -98,9 +98,9 @@ inline constexpr const char* predict_footer =
 images for image models, and text files (one text per line), CSV or JSON Lines files for text models. All other models
 read CSV, JSON Lines and other dataset files. Images pass through the same transforms as in the evaluations of training.
 
-Each object has "file", "index" (the position in a file of several samples, or in the dataset, from 0 on) and the
-prediction: "prediction" and "probability" for classes, "prediction" and "probabilities" for several labels per sample,
-or "values" for numbers. If an input cannot be read, its object has "error" instead, the other inputs are predicted, and
+Each object has "file" and, for files with several samples and datasets, "index" (the position of the sample, starting
+at 0). Predicted classes are in "prediction" and "probability". If a sample has several labels, they are in "prediction"
+and "probabilities". Predicted numbers are in "values". If an input cannot be read, its object has "error" instead, the other inputs are predicted, and
 the exit code is 1.
 
 Examples:

@@ -28,7 +28,7 @@ struct PredictionInputs {
 };
 
 /// Opens files for a model. Which files it accepts depends on the model's input:
-/// - Image models: PNG and JPEG files, and folders, which stand for all such files in them, sorted by path.
+/// - Image models: PNG and JPEG files, and folders, of which all such files are read, sorted by path.
 /// - Text models: files with the suffix .txt, which have one text per line, and CSV and JSON Lines files, which have one
 ///   text per row. Other files without a known format are read as lines of text, too, such as /dev/stdin.
 /// - All other models: CSV and JSON Lines files, and files of other dataset formats.
