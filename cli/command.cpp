@@ -85,6 +85,7 @@ void add_plugins(CLI::App* verb, std::vector<std::string>& plugins) {
   verb->add_option("--plugin", plugins, "Load your own models from this shared library. You can repeat this option")
       ->type_name("FILE")
       ->expected(1, 1)
+      ->allow_extra_args(false)  // so that files may follow
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
@@ -303,6 +304,7 @@ void add_trained(CLI::App* verb, TrainedArguments& arguments) {
                    "Set a recipe key, such as data=PATH if the training data was moved. You can repeat this option")
       ->type_name("KEY=VALUE")
       ->expected(1, 1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   begin_group(verb, "Samples");
   verb->add_option("--data", arguments.data,
