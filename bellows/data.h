@@ -41,9 +41,11 @@
 #include "bellows/data/sink.h"
 #include "bellows/data/source.h"
 #include "bellows/data/step_error.h"
+#include "bellows/data/text/text_lines.h"
 #include "bellows/data/text/text_source.h"
 #include "bellows/data/text/tokenizer.h"
 #include "bellows/data/tokenize.h"
+#include "bellows/data/without_fields.h"
 
 namespace bellows {
 using data::Batch;

@@ -3,6 +3,10 @@
 // Includes the component train, which trains a model as a recipe describes.
 #include "bellows/train/data/data_assembly.h"
 #include "bellows/train/data/selection.h"
+#include "bellows/train/inference/model_evaluation.h"
+#include "bellows/train/inference/prediction.h"
+#include "bellows/train/inference/prediction_inputs.h"
+#include "bellows/train/inference/trained_model.h"
 #include "bellows/train/job.h"
 #include "bellows/train/loss.h"
 #include "bellows/train/recipe/recipe.h"

@@ -55,6 +55,10 @@ std::string positive_problem(const std::string& text) {
   return number_problem(text, 1e9, "a number above 0 and at most 10^9");
 }
 
+std::string dtype_problem(const std::string& text) {
+  return text == "fp32" || text == "bf16" ? "" : "expected fp32 or bf16, got " + text;
+}
+
 CLI::Validator whole_number(int64_t low, int64_t high) {
   const auto problem = [low, high](const std::string& text) {
     int64_t number = 0;
@@ -81,6 +85,7 @@ void add_plugins(CLI::App* verb, std::vector<std::string>& plugins) {
   verb->add_option("--plugin", plugins, "Load your own models from this shared library. You can repeat this option")
       ->type_name("FILE")
       ->expected(1, 1)
+      ->allow_extra_args(false)  // so that files may follow
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
@@ -277,6 +282,77 @@ CLI::App* add_select(CLI::App& app, SelectArguments& arguments) {
       ->type_name("FILE")
       ->required();
   add_json(verb, arguments.json);
+  return verb;
+}
+
+/// Adds the options that describe a trained model and its data.
+void add_trained(CLI::App* verb, TrainedArguments& arguments) {
+  begin_group(verb, "Model");
+  verb->add_option("--run", arguments.run,
+                   "Run folder that provides the recipe and the newest checkpoint. Cannot be combined with --recipe, "
+                   "--model and --weights")
+      ->type_name("DIR");
+  verb->add_option("--recipe", arguments.recipe, "Recipe with which the weights were trained")->type_name("FILE");
+  verb->add_option("--model", arguments.model,
+                   "Model: a registered name, a TorchScript file or a config.json [default: from the recipe]")
+      ->type_name("NAME|FILE");
+  verb->add_option("--weights", arguments.weights,
+                   "Weights: a safetensors file, a torch.save file or a checkpoint [default: `weights` of the recipe]")
+      ->type_name("FILE");
+  add_plugins(verb, arguments.plugins);
+  verb->add_option("--set", arguments.set,
+                   "Set a recipe key, such as data=PATH if the training data was moved. You can repeat this option")
+      ->type_name("KEY=VALUE")
+      ->expected(1, 1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  begin_group(verb, "Samples");
+  verb->add_option("--data", arguments.data,
+                   "Dataset: a folder, a file, or a pattern such as \"test-{000..003}.tar\" [default: from the recipe]")
+      ->type_name("PATH");
+  verb->add_option("--split", arguments.split, "Split of --data, or of the recipe's dataset [default: test]")
+      ->type_name("NAME");
+}
+
+/// Adds the options that determine how fast a trained model runs.
+void add_inference(CLI::App* verb, TrainedArguments& arguments) {
+  begin_group(verb, "Speed");
+  verb->add_option("--batch-size", arguments.batch_size,
+                   "Number of samples per batch [default: as in training, from 16 to 256]")
+      ->type_name("N")
+      ->check(whole_number(1, 1 << 20));
+  verb->add_option("--dtype", arguments.dtype,
+                   "Type of the weights and of matmuls: fp32, or bf16 with norm layers in fp32 [default: from the "
+                   "recipe]")
+      ->type_name("fp32|bf16")
+      ->check(CLI::Validator(dtype_problem, ""));
+  verb->add_flag("--compile", arguments.compile,
+                 "Compile the forward pass with frozen weights. The first batch of each size waits for the compiler");
+}
+
+CLI::App* add_evaluate(CLI::App& app, EvaluateArguments& arguments) {
+  CLI::App* verb =
+      app.add_subcommand("evaluate", "Measure the accuracy and speed of a trained model")->footer(evaluate_footer);
+  add_trained(verb, arguments);
+  add_inference(verb, arguments);
+  begin_group(verb, "Output");
+  add_json(verb, arguments.json);
+  return verb;
+}
+
+CLI::App* add_predict(CLI::App& app, PredictArguments& arguments) {
+  CLI::App* verb =
+      app.add_subcommand("predict", "Predict files or a dataset with a trained model")->footer(predict_footer);
+  verb->add_option("FILES", arguments.files, "Images, folders of images, or files with texts or rows of numbers");
+  add_trained(verb, arguments);
+  add_inference(verb, arguments);
+  begin_group(verb, "Output");
+  verb->add_option("--top", arguments.top, "Also print the K most probable classes with their probabilities")
+      ->type_name("K")
+      ->check(whole_number(1, 1000000));
+  verb->add_option("--output", arguments.output,
+                   "Write the predictions to this file. It appears when it is complete [default: standard output]")
+      ->type_name("FILE");
   return verb;
 }
 
@@ -526,7 +602,8 @@ constexpr std::pair<const char*, const char*> option_names[] = {{"accept_changes
                                                                 {"resize", "--resize"},
                                                                 {"run", "--run"},
                                                                 {"split", "--split"},
-                                                                {"target_accuracy", "--target-accuracy"}};
+                                                                {"target_accuracy", "--target-accuracy"},
+                                                                {"weights", "--weights"}};
 
 /// Replaces library options in `message` with the verb's options: "`min_ranks`" becomes "--min-ranks".
 std::string with_option_names(std::string message, const CLI::App& verb) {
@@ -546,7 +623,7 @@ int guarded(const CLI::App& verb, Action action) {
   } catch (const UsageError& error) {
     return usage(with_option_names(error.what(), verb), verb.get_name());
   } catch (const train::RecipeError& error) {
-    return usage(user_message(error), verb.get_name());
+    return usage(with_option_names(user_message(error), verb), verb.get_name());
   } catch (const Stopped& stopped) {
     print_error(stopped.what());
     return Interrupt::exit_code();
@@ -616,6 +693,8 @@ struct Arguments {
   TrainArguments train;
   LadderArguments ladder;
   PlanArguments plan;
+  EvaluateArguments evaluate;
+  PredictArguments predict;
   SelectArguments select;
   PackArguments pack;
   BenchDataArguments bench_data;
@@ -633,6 +712,10 @@ std::vector<Verb> add_verbs(CLI::App& app, Arguments& all) {
       {add_ladder(app, all.ladder),
        [&] { return with_plugins(all.ladder.plugins, [&] { return run_ladder(all.ladder); }); }},
       {add_plan(app, all.plan), [&] { return with_plugins(all.plan.plugins, [&] { return run_plan(all.plan); }); }},
+      {add_evaluate(app, all.evaluate),
+       [&] { return with_plugins(all.evaluate.plugins, [&] { return run_evaluate(all.evaluate); }); }},
+      {add_predict(app, all.predict),
+       [&] { return with_plugins(all.predict.plugins, [&] { return run_predict(all.predict); }); }},
       {add_select(app, all.select),
        [&] { return with_plugins(all.select.plugins, [&] { return run_select(all.select); }); }},
       {add_pack(app, all.pack), [&] { return run_pack(all.pack); }},

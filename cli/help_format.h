@@ -118,7 +118,8 @@ inline std::string help_text(const CLI::App* app, const std::string& name, CLI::
   for (const CLI::Option* option : app->get_options()) {
     if (!option->get_positional()) continue;
     const std::string word = option->get_name(true, false);
-    usage += option->get_expected_max() > 1 ? " -- " + word + "..." : " " + word;
+    const bool several = option->get_expected_max() > 1;
+    usage += several && option->get_required() ? " -- " + word + "..." : several ? " [" + word + "...]" : " " + word;
     arguments += option_row(*option, columns);
   }
   for (const CLI::App* verb : app->get_subcommands({})) {

@@ -78,6 +78,38 @@ Examples:
   bellows train --data data/digits --set subset=second.json --out runs/second
 )";
 
+inline constexpr const char* evaluate_footer =
+    R"(Loads a trained model and evaluates it with the loss and the metrics of its recipe. The table shows the metrics, the
+number of samples, the throughput, the latency and the size of the weights. Without options for samples and speed, the
+accuracy is the one that the training run reported for the same checkpoint.
+
+The throughput includes data loading and, with --compile, the time of the compiler. The latency is the time of the
+forward pass of one batch. The first batch is not included if there are several.
+
+Examples:
+  bellows evaluate --run runs/digits
+  bellows evaluate --run runs/digits --data new_photos --split val --json
+  bellows evaluate --run runs/digits --dtype bf16 --compile --batch-size 1
+  bellows evaluate --recipe digits.yaml --weights model.safetensors
+)";
+
+inline constexpr const char* predict_footer =
+    R"(Writes one JSON object per input to standard output, in the order of the inputs. FILES are images or folders of
+images for image models, and text files (one text per line), CSV or JSON Lines files for text models. All other models
+read CSV, JSON Lines and other dataset files. Images pass through the same transforms as in the evaluations of training.
+
+Each object has "file" and, for files with several samples and datasets, "index" (the position of the sample, starting
+at 0). Predicted classes are in "prediction" and "probability". If a sample has several labels, they are in "prediction"
+and "probabilities". Predicted numbers are in "values". If an input cannot be read, its object has "error" instead, the other inputs are predicted, and
+the exit code is 1.
+
+Examples:
+  bellows predict --run runs/digits photo.png scans/ --top 3
+  bellows predict --run runs/mails mails.txt --output labels.jsonl
+  bellows predict --run runs/digits --data data/digits --split test
+  bellows predict --recipe digits.yaml --weights model.safetensors photo.png
+)";
+
 inline constexpr const char* pack_footer =
     R"(Reads any dataset that `bellows train` reads, and writes it in one of these formats: pack (pages with checksums,
 the default), webdataset, tfrecord, recordio, beton, mds, folder, arrays, csv, jsonl.
@@ -202,6 +234,7 @@ Example:
 inline constexpr const char* overview = R"(Examples:
   bellows ladder --data data/digits --target-accuracy 0.97 --json ladder.json
   bellows train --recipe digits.yaml --out runs/digits
+  bellows predict --run runs/digits photo.png
   bellows doctor
 
 Exit codes: 0 success, 1 failure, 2 usage error, 130 stopped by Ctrl-C, 143 stopped by SIGTERM. If a rank fails,

@@ -76,6 +76,29 @@ struct SelectArguments {
   JsonTarget json;
 };
 
+/// The trained model and the data of `bellows evaluate` and `bellows predict`.
+struct TrainedArguments {
+  std::string run;                     ///< run folder; "" if `weights` are given
+  std::string recipe, model, weights;  ///< used without `run`; each is "" if not set
+  std::string data, split;             ///< the samples; "" for those of the recipe
+  std::string dtype;                   ///< "fp32" or "bf16"; "" for the precision of the recipe
+  std::vector<std::string> set, plugins;
+  int64_t batch_size = 0;  ///< if 0, the batch size of the evaluations of training
+  bool compile = false;    ///< compile the forward pass with frozen weights
+};
+
+/// Arguments of `bellows evaluate`.
+struct EvaluateArguments : TrainedArguments {
+  JsonTarget json;
+};
+
+/// Arguments of `bellows predict`.
+struct PredictArguments : TrainedArguments {
+  std::vector<std::string> files;
+  int64_t top = 0;     ///< number of classes to print with their probabilities; if 0, only the best one
+  std::string output;  ///< file for the predictions; if "", standard output
+};
+
 /// Arguments of `bellows pack`.
 struct PackArguments {
   std::string source, destination;
@@ -150,6 +173,8 @@ int run_recipe_keys(const JsonTarget& target);
 int run_ladder(const LadderArguments& arguments);
 int run_plan(const PlanArguments& arguments);
 int run_select(const SelectArguments& arguments);
+int run_evaluate(const EvaluateArguments& arguments);
+int run_predict(const PredictArguments& arguments);
 int run_pack(const PackArguments& arguments);
 int run_bench_data(const BenchDataArguments& arguments);
 int run_launch(const LaunchArguments& arguments);

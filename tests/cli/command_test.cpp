@@ -44,6 +44,8 @@ TEST(Command, HelpHasAnExampleAndFits80Columns) {
                                              {"plan", "--help"},
                                              {"bench-data", "--help"},
                                              {"pack", "--help"},
+                                             {"evaluate", "--help"},
+                                             {"predict", "--help"},
                                              {"select", "--help"},
                                              {"launch", "--help"},
                                              {"checkpoint", "--help"},
@@ -73,6 +75,7 @@ TEST(Command, HelpNamesGroupsAndDefaults) {
   }
   EXPECT_THAT(run_bellows({"launch", "--help"}).out,
               testing::AllOf(HasSubstr("Usage: bellows launch [OPTIONS] -- COMMAND...\n"), HasSubstr("[required]")));
+  EXPECT_THAT(run_bellows({"predict", "--help"}).out, HasSubstr("Usage: bellows predict [OPTIONS] [FILES...]\n"));
   EXPECT_THAT(run_bellows({"select", "--help"}).out,
               testing::AllOf(HasSubstr("(exactly one of these):\n  --keep SHARE"), Not(HasSubstr("Option Group"))));
 }

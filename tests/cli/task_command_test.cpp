@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "bellows/data/formats/webdataset.h"
 #include "bellows/io/images/image.h"
@@ -120,6 +121,51 @@ TEST_P(TaskCommands, IsPlanned) {
   const Outcome outcome = run_bellows(command("plan", {"--json"}));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_TRUE(nlohmann::json::accept(outcome.out));
+}
+
+TEST_P(TaskCommands, IsEvaluatedAndPredicted) {
+  const Outcome run = run_bellows(command("train", {"--set", "epochs=2", "--out", folder_ / "run", "--json"}));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto during = nlohmann::json::parse(run.out)["epochs"][1];
+  const std::vector<std::string> trained{"--plugin", BELLOWS_BIN_DIR "/test_plugin.so", "--run", folder_ / "run"};
+  const auto with = [&](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), trained.begin(), trained.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return run_bellows(words);
+  };
+  const bool pixels = std::string(GetParam().name) == "segmentation";
+  for (const char* compile : {"", "--compile"}) {
+    if (pixels && *compile) continue;  // slow, and the other models are compiled
+    std::vector<std::string> options{"--json"};
+    if (*compile) options.emplace_back(compile);
+    const Outcome outcome = with({"evaluate"}, options);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const auto after = nlohmann::json::parse(outcome.out);
+    EXPECT_EQ(after["samples"], 8);
+    const double loss = during["eval_loss"].get<double>();
+    EXPECT_NEAR(after["loss"].get<double>(), loss, *compile ? 1e-3 * loss : 0);
+    if (!*compile) {
+      EXPECT_EQ(after["metrics"], during.value("metrics", nlohmann::json::object()));
+    }
+  }
+  const Outcome predicted = with({"predict"}, {"--data", folder_ / GetParam().file});
+  if (pixels) {
+    EXPECT_EQ(predicted.exit_code, 1);
+    EXPECT_THAT(predicted.err, HasSubstr("predicts a class for each pixel"));
+    return;
+  }
+  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  std::istringstream lines(predicted.out);
+  int64_t count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const auto json = nlohmann::json::parse(line);
+    EXPECT_EQ(json["index"], count);
+    const std::string task = GetParam().name;
+    EXPECT_EQ(json.value("values", nlohmann::json::array()).size(), task == "regression" ? 1u : 0u) << line;
+    EXPECT_EQ(json.value("probabilities", nlohmann::json::object()).size(), task == "multi_label" ? 2u : 0u) << line;
+    EXPECT_EQ(json.contains("probability"), task == "siamese") << line;
+  }
+  EXPECT_EQ(count, samples);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TaskCommands,

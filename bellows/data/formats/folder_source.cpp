@@ -15,6 +15,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
 #include "bellows/data/formats/file_starts.h"
+#include "bellows/data/picture.h"
 
 namespace bellows::data {
 
@@ -186,7 +187,64 @@ class ImageFolderSource final : public Source {
   std::string first_other_;
 };
 
+/// Individual files, in any folders.
+class ImageFilesSource final : public Source {
+ public:
+  using Source::read;
+
+  explicit ImageFilesSource(std::vector<std::string> paths) : paths_(std::move(paths)) {
+    TORCH_CHECK_VALUE(!paths_.empty(), "open_image_files: expected at least one file, got none.");
+  }
+
+  int64_t size() const override { return static_cast<int64_t>(paths_.size()); }
+  bool stored() const override { return true; }
+  std::string describe() const override { return c10::str(size(), " images (", paths_.front(), ", …)"); }
+  bool prefetch(int64_t index) const override {
+    thread_local std::vector<std::byte> unused;
+    read_into(paths_[static_cast<size_t>(index)], unused);
+    return true;
+  }
+  void read(int64_t index, Sample& sample) const override {
+    const std::string& path = paths_[static_cast<size_t>(index)];
+    sample.clear();
+    sample.id = index;
+    sample.file = sample.key = path;
+    read_into(path, sample.buffer);
+    sample.fields.push_back({.name = picture_name(sample.buffer, "image"), .bytes = sample.buffer});
+  }
+
+ private:
+  std::vector<std::string> paths_;
+};
+
+void add_image_files(const fs::path& folder, std::vector<std::string>& files, int depth) {
+  TORCH_CHECK_VALUE(depth < 64, "list_image_files: ", folder.string(),
+                    ": folders are nested more than 64 levels deep.");
+  std::error_code error, ignored;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    if (entry->path().filename().string().starts_with('.')) continue;
+    if (entry->is_directory(ignored)) {
+      add_image_files(entry->path(), files, depth + 1);
+    } else if (is_picture_name(entry->path())) {
+      files.push_back(entry->path().string());
+    }
+  }
+  TORCH_CHECK_VALUE(!error, "list_image_files: cannot list ", folder.string(), ": ", errno_message(error.value()), ".");
+}
+
 }  // namespace
+
+std::vector<std::string> list_image_files(const std::string& folder) {
+  std::vector<std::string> files;
+  add_image_files(folder, files, 0);
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+SourcePtr open_image_files(std::vector<std::string> paths) {
+  return std::make_shared<ImageFilesSource>(std::move(paths));
+}
 
 bool is_picture_name(const std::filesystem::path& path) {
   return !picture_field(suffix_of(path)).empty();

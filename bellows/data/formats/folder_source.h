@@ -38,6 +38,16 @@ std::vector<std::string> image_folder_classes(const std::string& folder);
 /// Ref:    torchvision.datasets.ImageFolder(folder)
 SourcePtr open_image_folder(const std::string& folder, const std::string& split = "");
 
+/// Returns the JPEG and PNG files in `folder` and in all folders below it, sorted by path. Hidden files and folders are
+/// left out.
+/// Throws: c10::ValueError if `folder` cannot be listed, or if folders are nested more than 64 levels deep
+std::vector<std::string> list_image_files(const std::string& folder);
+
+/// Opens individual image files, without labels. Sample i is the file `paths[i]`. Its key is the path.
+/// Cost:   opening reads no files. Files that are missing or damaged are bad samples
+/// Throws: c10::ValueError if `paths` is empty. read() throws c10::ValueError if the file cannot be read
+SourcePtr open_image_files(std::vector<std::string> paths);
+
 struct ImageFolderSinkOptions {
   /// Names of the class folders, sorted. If empty, a folder is named after its label, such as "00007".
   std::vector<std::string> classes = {};

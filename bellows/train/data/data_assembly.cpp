@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "bellows/core/log.h"
@@ -13,6 +14,8 @@
 #include "bellows/data/order/packing.h"
 #include "bellows/data/picture.h"
 #include "bellows/data/text/text_source.h"
+#include "bellows/data/without_fields.h"
+#include "bellows/io/images/image.h"
 #include "bellows/train/data/data_assembly.h"
 #include "bellows/train/recipe/recipe_error.h"
 
@@ -42,16 +45,21 @@ std::vector<std::string> feature_fields(const ResolvedJob& job, const data::Samp
   return names;
 }
 
+/// Whether batches contain targets, as for training and evaluation, or only the inputs of the model.
+enum class Targets { required, left_out };
+
 /// Combines fields into arrays: the model's inputs, and the target unless it is a class label.
-data::Dataset with_arrays(const data::Dataset& dataset, const ResolvedJob& job) {
+data::Dataset with_arrays(const data::Dataset& dataset, const ResolvedJob& job, Targets targets = Targets::required) {
   TORCH_CHECK_VALUE(dataset.size() > 0, "data: \"", job.recipe.data, "\" has no samples.");
   std::vector<data::FieldGroup> groups;
   const int64_t side = job.recipe.image_size;
   if (job.model.input == InputKind::arrays) {
-    if (job.model.inputs.empty()) groups.push_back({features_name, feature_fields(job, dataset.source()->read(0))});
+    // The training data decide, so that other data with more columns or another order give the same features.
+    const data::Dataset& described = job.data && job.data->whole.size() > 0 ? job.data->whole : dataset;
+    if (job.model.inputs.empty()) groups.push_back({features_name, feature_fields(job, described.source()->read(0))});
     for (const models::InputSpec& input : job.model.inputs) groups.push_back({input.name, {input.name}, side, side});
   }
-  if (job.task.target == "target") {
+  if (job.task.target == "target" && targets == Targets::required) {
     std::vector<std::string> fields = split_list(job.recipe.target);
     if (fields.empty()) fields = {"target"};
     groups.push_back({"target", std::move(fields), side, side, /*mask=*/true});
@@ -69,10 +77,16 @@ int64_t width_of(const ResolvedJob& job, const std::string& name) {
   return c10::multiply_integers(field->sizes);
 }
 
-data::Dataset prepared_images(const data::Dataset& dataset, const ResolvedJob& job) {
+/// The tensors that each batch must have.
+std::vector<std::string> required(std::vector<std::string> inputs, const ResolvedJob& job, Targets targets) {
+  if (targets == Targets::required) inputs.push_back(job.task.target);
+  return inputs;
+}
+
+data::Dataset prepared_images(const data::Dataset& dataset, const ResolvedJob& job, Targets targets) {
   const Recipe& recipe = job.recipe;
   const data::DatasetInfo info = job.info();
-  data::Dataset images = dataset.require({"image", job.task.target})
+  data::Dataset images = dataset.require(required({"image"}, job, targets))
                              .decode(image_channels(job) == 1 ? "gray" : "rgb")
                              .channels_last(recipe.channels_last)
                              .cache(recipe.image_cache_mb << 20);
@@ -91,12 +105,12 @@ std::shared_ptr<const data::TextSource> texts_of(const data::Dataset& dataset, c
                                           .labels = job.model.output == models::OutputKind::sample});
 }
 
-data::Dataset prepared_texts(const data::Dataset& dataset, const ResolvedJob& job) {
+data::Dataset prepared_texts(const data::Dataset& dataset, const ResolvedJob& job, Targets targets) {
   TORCH_CHECK_VALUE(!job.tokenizer || job.tokenizer->pads, "tokenizer: the model \"", job.recipe.model,
                     "\" uses token 0 for padding, but token 0 is a piece of text in ", job.tokenizer->description,
                     ". Set tokenizer to the one that the model was trained with, or to bytes.");
   const data::Dataset texts(texts_of(dataset, job, job.max_length()), dataset.info());
-  return texts.require({"tokens", job.task.target}).pad("tokens");
+  return texts.require(required({"tokens"}, job, targets)).pad("tokens");
 }
 
 /// Packs several texts into each row, for language models. Each text is tokenized once to determine its length.
@@ -115,15 +129,15 @@ data::Dataset packed_texts(const data::Dataset& dataset, const ResolvedJob& job)
   return data::Dataset(data::packed(texts, "tokens", packing), dataset.info()).require({"tokens", "segment_ids"});
 }
 
-data::Dataset prepared_series(const data::Dataset& dataset, const ResolvedJob& job) {
-  return dataset.require({"series", job.task.target}).pad("series", std::numeric_limits<double>::quiet_NaN());
+data::Dataset prepared_series(const data::Dataset& dataset, const ResolvedJob& job, Targets targets) {
+  return dataset.require(required({"series"}, job, targets)).pad("series", std::numeric_limits<double>::quiet_NaN());
 }
 
-data::Dataset prepared_arrays(const data::Dataset& dataset, const ResolvedJob& job) {
-  std::vector<std::string> required{job.task.target};
-  for (const models::InputSpec& input : job.model.inputs) required.push_back(input.name);
-  if (job.model.inputs.empty()) required.emplace_back(features_name);
-  return dataset.require(std::move(required));
+data::Dataset prepared_arrays(const data::Dataset& dataset, const ResolvedJob& job, Targets targets) {
+  std::vector<std::string> inputs;
+  for (const models::InputSpec& input : job.model.inputs) inputs.push_back(input.name);
+  if (job.model.inputs.empty()) inputs.emplace_back(features_name);
+  return dataset.require(required(std::move(inputs), job, targets));
 }
 
 /// Converts labels that are names to numbers, by the training data's classes.
@@ -132,31 +146,55 @@ data::Dataset with_numbered_labels(const data::Dataset& dataset, const DataSplit
   return data::Dataset(data::number_labels(dataset.source(), split.classes), dataset.info());
 }
 
-data::Dataset with_inputs(const data::Dataset& dataset, const ResolvedJob& job) {
+data::Dataset with_inputs(const data::Dataset& dataset, const ResolvedJob& job, Targets targets) {
   if (job.task.loss == LossKind::next_token) return packed_texts(dataset, job);
-  const data::Dataset labelled = job.task.classifies_samples() ? with_numbered_labels(dataset, job.split()) : dataset;
-  const data::Dataset known = with_arrays(labelled, job);
+  const bool numbers_labels = job.task.classifies_samples() && targets == Targets::required;
+  const data::Dataset labelled = numbers_labels ? with_numbered_labels(dataset, job.split()) : dataset;
+  const data::Dataset known = with_arrays(labelled, job, targets);
   switch (job.model.input) {
     case InputKind::image:
-      return prepared_images(known, job);
+      return prepared_images(known, job, targets);
     case InputKind::series:
-      return prepared_series(known, job);
+      return prepared_series(known, job, targets);
     case InputKind::arrays:
-      return prepared_arrays(known, job);
+      return prepared_arrays(known, job, targets);
     default:
-      return prepared_texts(known, job);
+      return prepared_texts(known, job, targets);
   }
 }
 
 /// Settings that training and held-out data share. Held-out data use the training data's description.
-data::Dataset prepared(const data::Dataset& dataset, const ResolvedJob& job) {
+data::Dataset prepared(const data::Dataset& dataset, const ResolvedJob& job, Targets targets = Targets::required) {
   const Recipe& recipe = job.recipe;
-  return with_inputs(dataset, job)
-      .num_classes(job.task.classifies_samples() || job.task.loss == LossKind::next_token ? job.num_classes() : 0)
+  const bool checks_labels =
+      targets == Targets::required && (job.task.classifies_samples() || job.task.loss == LossKind::next_token);
+  return with_inputs(dataset, job, targets)
+      .num_classes(checks_labels ? job.num_classes() : 0)
       .threads(recipe.num_workers)
       .prefetch(recipe.prefetch)
       .to(job.device)
       .on_bad_sample(recipe.bad_samples == "skip" ? data::OnBadSample::skip : data::OnBadSample::fail);
+}
+
+/// Height and width of the images on which the model was trained; nothing if they are unknown.
+std::optional<std::array<int64_t, 2>> trained_image_size(const ResolvedJob& job) {
+  const data::DatasetInfo info = job.info();
+  if (info.image_size.size() == 3) return std::array{info.image_size[0], info.image_size[1]};
+  if (!job.data || job.data->whole.size() == 0) return std::nullopt;
+  const data::Sample first = job.data->whole.source()->read(0);
+  const data::Field* picture = data::find_picture(first);
+  if (!picture) return std::nullopt;
+  if (picture->is_array) return std::array{picture->sizes[0], picture->sizes[1]};
+  const io::ImageInfo size = io::image_info(picture->bytes);
+  return std::array{size.height, size.width};
+}
+
+/// The fields of a sample that training uses as targets.
+std::vector<std::string> target_fields(const Recipe& recipe) {
+  std::vector<std::string> fields = split_list(recipe.target);
+  fields.insert(fields.end(), {"label", "cls", "json", "target"});
+  std::erase(fields, recipe.text_field);
+  return fields;
 }
 
 data::Dataset augmented(const data::Dataset& dataset, const Recipe& recipe) {
@@ -257,16 +295,34 @@ data::Dataset train_part(const ResolvedJob& job) {
   return ordered(augmented(prepared(dataset, job), recipe), recipe).batch(recipe.batch_size);
 }
 
-std::optional<data::Dataset> eval_part(const ResolvedJob& job) {
+data::Dataset evaluation_batches(const ResolvedJob& job, const data::Dataset& dataset) {
+  const int64_t batch = std::clamp<int64_t>(job.recipe.batch_size, 16, 256);  // about the memory of a training step
+  return prepared(dataset, job).sequential().batch(batch);
+}
+
+data::Dataset prediction_batches(const ResolvedJob& job, const data::Dataset& dataset) {
+  const int64_t batch = std::clamp<int64_t>(job.recipe.batch_size, 16, 256);
+  const data::Dataset inputs(without_fields(dataset.source(), target_fields(job.recipe)), dataset.info());
+  data::Dataset batches = prepared(inputs, job, Targets::left_out).sequential().batch(batch);
+  if (job.model.input != InputKind::image || job.recipe.image_size > 0) return batches;
+  // Without `image_size`, all training images have one size. Other images are scaled to it.
+  const auto size = trained_image_size(job);
+  return size ? batches.resize((*size)[0], (*size)[1]) : batches;
+}
+
+std::optional<data::Dataset> held_out_part(const ResolvedJob& job) {
   const Recipe& recipe = job.recipe;
   const DataSplit& split = job.split();
-  const int64_t eval_batch = std::clamp<int64_t>(recipe.batch_size, 16, 256);  // about the memory of a training step
-  std::optional<data::Dataset> dataset;
-  if (!recipe.eval_data.empty()) dataset = open_part(job, recipe.eval_data, {.otherwise = "test"});
-  if (!split.eval_split.empty()) dataset = open_part(job, recipe.data, {.split = split.eval_split});
-  if (!split.held_out.empty()) dataset = split.whole.subset(split.held_out);
-  if (!dataset) return {};
-  return prepared(*dataset, job).sequential().batch(eval_batch);
+  if (!split.held_out.empty()) return split.whole.subset(split.held_out);
+  if (!split.eval_split.empty()) return open_part(job, recipe.data, {.split = split.eval_split});
+  if (!recipe.eval_data.empty()) return open_part(job, recipe.eval_data, {.otherwise = "test"});
+  return std::nullopt;
+}
+
+std::optional<data::Dataset> eval_part(const ResolvedJob& job) {
+  const std::optional<data::Dataset> held_out = held_out_part(job);
+  if (!held_out) return std::nullopt;
+  return evaluation_batches(job, *held_out);
 }
 
 std::string cut_texts_note(const data::Dataset& dataset) {

@@ -27,6 +27,17 @@ std::optional<data::Dataset> open_eval_data(const Recipe& recipe);
 data::Dataset train_part(const ResolvedJob& job);
 std::optional<data::Dataset> eval_part(const ResolvedJob& job);
 
+// ---- Data for a trained model
+
+/// Opens the held-out samples of a recipe, as they are stored. They are not yet prepared as batches.
+std::optional<data::Dataset> held_out_part(const ResolvedJob& job);
+/// Prepares a dataset as the held-out data of training: inputs with the same transforms, and targets, in the order of
+/// the dataset.
+data::Dataset evaluation_batches(const ResolvedJob& job, const data::Dataset& dataset);
+/// Like evaluation_batches(), but without targets, so the samples need no labels. Without the recipe key `image_size`,
+/// images of another size than those of the training data are resized.
+data::Dataset prediction_batches(const ResolvedJob& job, const data::Dataset& dataset);
+
 /// Throws: RecipeError if the recipe sets keys for images or texts, but the model does not read such inputs
 void check_input_keys(const Recipe& recipe, models::InputKind input);
 

@@ -1,0 +1,195 @@
+// `bellows evaluate` and `bellows predict` after a short training run.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "bellows/data/dataset.h"
+#include "bellows/data/order/labels.h"
+#include "bellows/io/bytes.h"
+#include "bellows/system/file.h"
+#include "process.h"
+
+namespace bellows::cli {
+
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+
+std::vector<json> lines_of(const std::string& text) {
+  std::vector<json> all;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) all.push_back(json::parse(line));
+  return all;
+}
+
+void expect_problem(const Outcome& outcome, int exit_code, const std::string& words) {
+  EXPECT_EQ(outcome.exit_code, exit_code) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("bellows: "), HasSubstr(words), Not(HasSubstr(".cpp"))));
+}
+
+/// One epoch of an MLP on the digits.
+class TrainedDigits : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    scratch_ = std::make_unique<Scratch>();
+    const Outcome outcome =
+        run_bellows({"train", "--data", digits(), "--model", "mlp", "--set", "epochs=1", "--out", run(), "--json"});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    result_ = json::parse(outcome.out);
+  }
+  static void TearDownTestSuite() { scratch_.reset(); }
+  static std::string path(const std::string& name) { return *scratch_ / name; }
+  static std::string run() { return path("run"); }
+  static double accuracy() { return result_["epochs"][0]["eval_accuracy"].get<double>(); }
+  static std::string checkpoint() { return result_["checkpoint"].get<std::string>(); }
+
+ private:
+  static inline std::unique_ptr<Scratch> scratch_;
+  static inline json result_;
+};
+
+}  // namespace
+
+TEST_F(TrainedDigits, EvaluateGivesTheAccuracyOfTraining) {
+  const Outcome outcome = run_bellows({"evaluate", "--run", run(), "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json result = json::parse(outcome.out);
+  EXPECT_EQ(result["accuracy"].get<double>(), accuracy());
+  EXPECT_EQ(result["samples"], 359);
+  EXPECT_EQ(result["step"], 45);
+  EXPECT_GT(result["weight_bytes"].get<int64_t>(), 0);
+  EXPECT_GT(result["latency_median_s"].get<double>(), 0);
+  const json same = json::parse(run_bellows({"evaluate", "--recipe", run() + "/recipe.yaml", "--weights", checkpoint(),
+                                             "--data", digits(), "--split", "test", "--json"})
+                                    .out);
+  EXPECT_EQ(same["loss"], result["loss"]);
+}
+
+TEST_F(TrainedDigits, EvaluatePrintsATable) {
+  const Outcome outcome = run_bellows({"evaluate", "--run", run()});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out,
+              AllOf(ContainsRegex("accuracy +[0-9.]+ %\n"), ContainsRegex("samples +359\n"),
+                    ContainsRegex("samples/s +[0-9]+\n"), ContainsRegex("latency +median [0-9.]+ [um]s, 90 % below "),
+                    ContainsRegex("weights size +[0-9]+ bytes")));
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("evaluate 359/359 samples"), Not(HasSubstr("\033"))));
+}
+
+TEST_F(TrainedDigits, EvaluateInBf16HalvesTheWeights) {
+  const auto bytes = [&](const std::string& dtype) {
+    return json::parse(run_bellows({"evaluate", "--run", run(), "--dtype", dtype, "--json"}).out)["weight_bytes"]
+        .get<int64_t>();
+  };
+  EXPECT_EQ(bytes("fp32"), 2 * bytes("bf16"));
+}
+
+TEST_F(TrainedDigits, PredictGivesTheAccuracyOfTraining) {
+  const Outcome outcome = run_bellows({"predict", "--run", run(), "--split", "test", "--top", "3"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::vector<json> lines = lines_of(outcome.out);
+  const std::vector<int64_t> labels = data::read_labels(*data::open(digits(), {.split = "test"}).source());
+  ASSERT_EQ(lines.size(), labels.size());
+  int64_t right = 0;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_EQ(lines[i]["index"], i);
+    right += lines[i]["prediction"] == std::to_string(labels[i]);
+    ASSERT_EQ(lines[i]["top"].size(), 3u);
+    EXPECT_EQ(lines[i]["top"][0], (json::array({lines[i]["prediction"], lines[i]["probability"]})));
+  }
+  EXPECT_EQ(static_cast<double>(right) / static_cast<double>(labels.size()), accuracy());
+}
+
+TEST_F(TrainedDigits, PredictWritesAnOutputFileAtOnce) {
+  const Outcome outcome = run_bellows({"predict", "--run", run(), "--split", "test", "--output", path("all.jsonl")});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(lines_of(read_text_file(path("all.jsonl"))).size(), 359u);
+  std::ofstream(path("kept.jsonl")) << "earlier";
+  EXPECT_EQ(run_bellows({"predict", "--run", run(), "--split", "tset", "--output", path("kept.jsonl")}).exit_code, 1);
+  EXPECT_EQ(read_text_file(path("kept.jsonl")), "earlier");
+  expect_problem(run_bellows({"predict", "--run", "/nowhere", "x.png", "--output", "/nowhere/x"}), 1, "/nowhere/x");
+}
+
+TEST_F(TrainedDigits, PredictReportsBadFilesAndContinues) {
+  const data::SourcePtr test = data::open(digits(), {.split = "test"}).source();
+  const data::Sample sample = test->read(0);
+  std::ofstream(path("good\xff.png")) << io::as_text(sample.find("png")->bytes);
+  std::ofstream(path("bad.png")) << "junk";
+  const Outcome outcome =
+      run_bellows({"predict", "--run", run(), "/nowhere.png", path("good\xff.png"), path("bad.png")});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("/nowhere.png"), HasSubstr("2 of 3 inputs could not be predicted")));
+  const std::vector<json> lines = lines_of(outcome.out);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0]["file"], "/nowhere.png");
+  EXPECT_THAT(lines[0]["error"].get<std::string>(), HasSubstr("No such file"));
+  EXPECT_TRUE(lines[1].contains("prediction"));
+  EXPECT_FALSE(lines[1].contains("index"));
+  EXPECT_THAT(lines[2]["error"].get<std::string>(), HasSubstr("expected a PNG or JPEG image"));
+  const json first = lines_of(run_bellows({"predict", "--run", run(), "--split", "test"}).out).front();
+  EXPECT_EQ(lines[1]["prediction"], first["prediction"]);
+}
+
+TEST_F(TrainedDigits, ProblemsAreNamed) {
+  const auto evaluate = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "evaluate");
+    return run_bellows(arguments);
+  };
+  expect_problem(evaluate({}), 2, "Pass --run, or --recipe (or --model) together with --weights");
+  expect_problem(evaluate({"--run", run(), "--weights", "w.pt"}), 2, "--weights cannot be combined with --run");
+  expect_problem(evaluate({"--recipe", run() + "/recipe.yaml"}), 2, "would have random weights. Set --weights");
+  expect_problem(evaluate({"--run", "/nowhere"}), 1, "--run: there is no folder /nowhere");
+  expect_problem(evaluate({"--run", digits()}), 1, "contains no recipe.yaml");
+  expect_problem(evaluate({"--run", run(), "--split", "tset"}), 1, "Did you mean \"test\"?");
+  expect_problem(evaluate({"--run", run(), "--dtype", "fp16"}), 2, "--dtype: expected fp32 or bf16, got fp16");
+  expect_problem(evaluate({"--run", run(), "--set", "num_classes=12"}), 1, "does not fit the model \"mlp\"");
+  expect_problem(evaluate({"--recipe", run() + "/recipe.yaml", "--weights", "/nowhere.pt"}), 1,
+                 "--weights: /nowhere.pt");
+  expect_problem(run_bellows({"predict", "--run", run()}), 2, "Name FILES, or pass --data or --split");
+  expect_problem(run_bellows({"predict", "--run", run(), "x.png", "--split", "test"}), 2,
+                 "FILES cannot be combined with --data or --split");
+  expect_problem(run_bellows({"predict", "--run", run(), "x.png", "--top", "0"}), 2, "--top");
+}
+
+TEST(PredictCommand, StopsWhileItReadsAPipe) {
+  const Scratch folder;
+  std::ofstream rows(folder / "train.jsonl");
+  for (int i = 0; i < 20; ++i) rows << R"({"text": "word )" << i << R"(", "label": )" << i % 2 << "}\n";
+  rows.close();
+  std::ofstream(folder / "config.json")
+      << R"({"model_type": "bert", "vocab_size": 259, "hidden_size": 16, "num_hidden_layers": 1,
+             "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 40})";
+  const Outcome run = run_bellows({"train", "--data", folder / "train.jsonl", "--model", folder / "config.json",
+                                   "--set", "tokenizer=bytes", "--set", "epochs=1", "--out", folder / "run"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const std::string pipe = folder / "texts";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  Process process({.arguments = {"predict", "--run", folder / "run", pipe, "--output", folder / "out.jsonl"}});
+  const int writer = ::open(pipe.c_str(), O_WRONLY);  // waits until the command opens the pipe
+  ASSERT_GE(writer, 0);
+  process.signal(SIGINT);
+  const Outcome outcome = process.finish();
+  ::close(writer);
+  EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("--output is not written"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out.jsonl"));
+  Process reads({.arguments = {"predict", "--run", folder / "run", pipe}});
+  std::ofstream(pipe) << "word 1\nword 2\n";
+  const Outcome texts = reads.finish();
+  EXPECT_EQ(texts.exit_code, 0) << texts.err;
+  EXPECT_EQ(lines_of(texts.out).size(), 2u);
+  EXPECT_TRUE(lines_of(texts.out)[0]["prediction"].is_string() || lines_of(texts.out)[0]["prediction"].is_number());
+}
+
+}  // namespace bellows::cli
