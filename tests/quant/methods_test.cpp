@@ -77,7 +77,9 @@ std::vector<std::pair<std::string, Method>> methods() {
   const auto sorted = [](const at::Tensor& w, const InputStatistics& x, const Scheme& s) {
     return gptq(w, x, s, {.activation_order = true});
   };
-  const auto of_awq = [](const at::Tensor& w, const InputStatistics& x, const Scheme& s) { return awq(w, x, s).weight; };
+  const auto of_awq = [](const at::Tensor& w, const InputStatistics& x, const Scheme& s) {
+    return awq(w, x, s).weight;
+  };
   const auto of_hqq = [](const at::Tensor& w, const InputStatistics&, const Scheme& s) { return hqq(w, s); };
   const auto rounded = [](const at::Tensor& w, const InputStatistics& x, const Scheme& s) {
     return auto_round(w, x, s, {.steps = 20});
@@ -128,7 +130,9 @@ TEST(InputStatistics, RejectBadInput) {
     EXPECT_THAT(message_of([&] { inputs.add(x); }), HasSubstr("1 of 4 features have values that are NaN, infinite"));
   }
   EXPECT_EQ(inputs.tokens(), 0);
-  EXPECT_THAT(message_of([&] { statistics_of(at::ones({2, 4})).divided_by(at::zeros({4})); }),
+  EXPECT_THAT(message_of([&] {
+                statistics_of(at::ones({2, 4})).divided_by(at::zeros({4}));
+              }),
               HasSubstr("positive scales of shape [4]"));
   EXPECT_THAT(message_of([&] { output_error(at::ones({2, 3}), inputs); }), HasSubstr("[out, 4], got [2, 3]"));
 }
@@ -144,11 +148,10 @@ TEST(Gptq, IntegersAreThoseOfTheOriginal) {
     Scheme scheme;
     bool activation_order = false;
   };
-  for (const Case& one : {Case{"gptq.int4.group", grouped(4, true, 64)}, Case{"gptq.uint4.group", grouped(4, false, 96)},
-                          Case{"gptq.uint3.channel", per_channel(3, false)},
-                          Case{"gptq.int8.channel", per_channel(8, true)},
-                          Case{"gptq.uint4.order", grouped(4, false, 64), true},
-                          Case{"gptq.int2.order", per_channel(2, true), true}}) {
+  for (const Case& one :
+       {Case{"gptq.int4.group", grouped(4, true, 64)}, Case{"gptq.uint4.group", grouped(4, false, 96)},
+        Case{"gptq.uint3.channel", per_channel(3, false)}, Case{"gptq.int8.channel", per_channel(8, true)},
+        Case{"gptq.uint4.order", grouped(4, false, 64), true}, Case{"gptq.int2.order", per_channel(2, true), true}}) {
     const QuantizedTensor ours = gptq(weight, inputs, one.scheme, {.activation_order = one.activation_order});
     EXPECT_LE(rows_that_differ(ours, golden(one.name + ".integers")), 2) << one.name << ", of 40 rows";
     const at::Tensor scale = golden(one.name + ".scale").view_as(ours.parameters.scale);
@@ -164,7 +167,8 @@ TEST(Gptq, IsPlainRoundingForUncorrelatedInputs) {
   InputStatistics inputs(32);
   inputs.add(at::eye(32) * 3);
   for (const bool activation_order : {false, true}) {
-    const QuantizedTensor ours = gptq(layer.weight, inputs, grouped(4, false, 8), {.activation_order = activation_order});
+    const QuantizedTensor ours =
+        gptq(layer.weight, inputs, grouped(4, false, 8), {.activation_order = activation_order});
     EXPECT_TRUE(ours.values.equal(quantize(layer.weight, ours.scheme).values));
   }
 }
@@ -174,8 +178,7 @@ TEST(Gptq, DoesNotDependOnTheBlockSize) {
   const Layer layer = correlated_layer(7);
   const QuantizedTensor whole = gptq(layer.weight, layer.inputs, per_channel(4, true));
   for (const int64_t block_size : {1, 7, 1000}) {
-    const QuantizedTensor blocks =
-        gptq(layer.weight, layer.inputs, per_channel(4, true), {.block_size = block_size});
+    const QuantizedTensor blocks = gptq(layer.weight, layer.inputs, per_channel(4, true), {.block_size = block_size});
     EXPECT_LE(whole.values.ne(blocks.values).any(1).sum().item<int64_t>(), 5) << block_size << ", of 96 rows";
   }
 }
@@ -217,7 +220,8 @@ TEST(Awq, IntegersAreThoseOfTheOriginal) {
 }
 
 TEST(Methods, HaveSmallerErrorsThanPlainRounding) {
-  for (const Scheme& scheme : {grouped(4, true, 32), grouped(4, false, 64), per_channel(4, true), per_channel(4, false)}) {
+  for (const Scheme& scheme :
+       {grouped(4, true, 32), grouped(4, false, 64), per_channel(4, true), per_channel(4, false)}) {
     const Layer layer = correlated_layer(3);
     const double plain = error_of(layer, quantize(layer.weight, scheme));
     const auto share = [&](const auto& quantized) { return error_of(layer, quantized) / plain; };
@@ -334,7 +338,8 @@ TEST(SmoothQuant, ReducesTheErrorOfEightBitLayersWithOutliers) {
     return quantize(x, Scheme{}).dequantize().matmul(quantize(weight, weight_scheme()).dequantize().t());
   };
   const at::Tensor exact = layer.x.matmul(layer.weight.t());
-  EXPECT_GT(sqnr(exact, output(layer.x / scales, layer.weight * scales)), sqnr(exact, output(layer.x, layer.weight)) + 6);
+  EXPECT_GT(sqnr(exact, output(layer.x / scales, layer.weight * scales)),
+            sqnr(exact, output(layer.x, layer.weight)) + 6);
 }
 
 TEST(BiasCorrection, KeepsTheMeanOfEachOutput) {

@@ -34,7 +34,8 @@ at::Tensor unpack_awq(const at::Tensor& words) {
 
 NamedTensors to_awq(const QuantizedLinear& layer) {
   check_bits(awq_format, layer.weight.scheme.bits, {4});
-  TORCH_CHECK_VALUE(!layer.input_order.defined(), "AWQ: the format has no group index, so it cannot store a layer with ",
+  TORCH_CHECK_VALUE(!layer.input_order.defined(),
+                    "AWQ: the format has no group index, so it cannot store a layer with ",
                     "an input order. Quantize without activation order, or use GPTQ's format.");
   const UnsignedMatrix matrix = to_unsigned(layer, awq_format);
   TORCH_CHECK_VALUE(matrix.values.size(0) % 8 == 0, "AWQ: expected a number of outputs that is a multiple of 8, got a ",

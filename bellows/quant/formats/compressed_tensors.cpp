@@ -38,11 +38,6 @@ at::Tensor stored_parameter(const at::Tensor& parameter, const Scheme& scheme) {
   return has_one_scale(scheme) ? parameter.reshape(-1).slice(0, 0, 1) : parameter;
 }
 
-/// Zero points of unsigned integers in the middle of the range are those of signed, symmetric integers.
-bool is_centered(const UnsignedMatrix& matrix, int bits) {
-  return matrix.zero_point.eq(1 << (bits - 1)).all().item<bool>();
-}
-
 /// Signed integers of a file have the zero points of the matrix minus 2^(bits − 1).
 QuantizedLinear layer_of(const UnsignedMatrix& matrix, Scheme scheme, const LayerTensors& file) {
   scheme.is_signed = true;
@@ -77,7 +72,7 @@ NamedTensors to_pack_quantized(const QuantizedLinear& layer, at::ScalarType scal
   NamedTensors tensors{{"weight_packed", pack_words(matrix.values, bits)},
                        {"weight_shape", at::tensor({shape[0], shape[1]}, at::kLong)}};
   write_shared(layer, matrix, scale_dtype, pack_format, tensors);
-  if (is_centered(matrix, bits)) return tensors;
+  if (layer.weight.scheme.symmetric) return tensors;
   TORCH_CHECK_VALUE(!has_one_scale(layer.weight.scheme), "pack-quantized: expected a scale per output channel or per ",
                     "group for zero points, got ", layer.weight.scheme.to_text(), ".");
   const at::Tensor columns = matrix.zero_point.t().to(at::kByte).contiguous();
@@ -92,15 +87,15 @@ QuantizedLinear from_pack_quantized(const NamedTensors& tensors, const Scheme& s
   const at::Tensor words = file.get("weight_packed", at::kInt, {-1, -1});
   const at::Tensor shape = file.get("weight_shape", at::kLong, {2});
   const auto out = shape[0].item<int64_t>(), in = shape[1].item<int64_t>();
-  TORCH_CHECK_VALUE(out == words.size(0) && in > 0 && in <= words.size(1) * 32 && (in * bits + 31) / 32 == words.size(1),
-                    "pack-quantized: \"weight_shape\" is [", out, ", ", in, "], but \"weight_packed\" has the shape ",
-                    words.sizes(), " and ", bits, " bits.");
+  TORCH_CHECK_VALUE(
+      out == words.size(0) && in > 0 && in <= words.size(1) * 32 && (in * bits + 31) / 32 == words.size(1),
+      "pack-quantized: \"weight_shape\" is [", out, ", ", in, "], but \"weight_packed\" has the shape ", words.sizes(),
+      " and ", bits, " bits.");
   UnsignedMatrix matrix{.values = unpack_words(words, bits, in), .scale = read_scales(file, out, in, scheme)};
   if (scheme.symmetric || has_one_scale(scheme)) {
     matrix.zero_point = at::full_like(matrix.scale, 1 << (bits - 1), at::kInt);
   } else {
-    const at::Tensor zeros =
-        file.get("weight_zero_point", at::kInt, {(out * bits + 31) / 32, matrix.scale.size(1)});
+    const at::Tensor zeros = file.get("weight_zero_point", at::kInt, {(out * bits + 31) / 32, matrix.scale.size(1)});
     matrix.zero_point = unpack_words(zeros.t(), bits, out).t().to(at::kInt);
   }
   read_group_index(file, matrix);
@@ -114,7 +109,7 @@ NamedTensors to_int_quantized(const QuantizedLinear& layer, at::ScalarType scale
   const int offset = 1 << (scheme.bits - 1);
   NamedTensors tensors{{"weight", (matrix.values.to(at::kInt) - offset).to(at::kChar)}};
   write_shared(layer, matrix, scale_dtype, int_format, tensors);
-  if (is_centered(matrix, scheme.bits)) return tensors;
+  if (scheme.symmetric) return tensors;
   tensors.emplace_back("weight_zero_point",
                        stored_parameter((matrix.zero_point - offset).to(at::kChar), scheme).contiguous());
   return tensors;

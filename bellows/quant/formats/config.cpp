@@ -111,7 +111,8 @@ class Fields {
 Json parse(std::string_view text, const std::string& where) {
   constexpr int deepest = 16;
   const auto limit = [&](int depth, Json::parse_event_t, const Json&) {
-    TORCH_CHECK_VALUE(depth <= deepest, where, ": expected JSON of at most ", deepest, " levels, found deeper nesting.");
+    TORCH_CHECK_VALUE(depth <= deepest, where, ": expected JSON of at most ", deepest,
+                      " levels, found deeper nesting.");
     return true;
   };
   Json document = Json::parse(text, limit, /*allow_exceptions=*/false);
@@ -162,7 +163,8 @@ bool is_float_type(const Fields& fields) {
 }
 
 Scheme read_args(const Fields& fields) {
-  Scheme scheme = weight_scheme_of(static_cast<int>(fields.integer("num_bits", 1, 8)), fields.flag("symmetric", true), -1);
+  Scheme scheme =
+      weight_scheme_of(static_cast<int>(fields.integer("num_bits", 1, 8)), fields.flag("symmetric", true), -1);
   scheme.is_signed = true;
   const std::string strategy = fields.text("strategy", fields.has("group_size") ? "group" : "tensor");
   if (strategy == "tensor") {
@@ -198,26 +200,29 @@ std::optional<ActivationConfig> read_inputs(const Fields& group) {
   return inputs;
 }
 
-QuantizationConfig read_compressed_tensors(const Fields& fields) {
-  QuantizationConfig config;
+/// The format of a group of layers. Newer files repeat it in the group.
+WeightFormat read_format(const Fields& fields) {
   const std::string format = fields.text("format");
   const auto* const found = std::find_if(format_names.begin(), format_names.end(), [&](const auto& one) {
     return is_compressed_tensors(one.first) && format == one.second;
   });
   if (found == format_names.end())
     fields.reject("format", "\"pack-quantized\", \"int-quantized\", \"naive-quantized\" or \"float-quantized\"");
-  config.format = found->first;
+  return found->first;
+}
+
+QuantizationConfig read_compressed_tensors(const Fields& fields) {
   const Fields groups = fields.object("config_groups");
   if (groups.json().size() != 1) fields.reject("config_groups", "exactly one group of layers");
   const Fields group{groups.json().begin().value(), groups.where() + "." + groups.json().begin().key()};
   const Fields weights = group.object("weights");
-  config.weights = read_args(weights);
-  config.is_float = is_float_type(weights);
-  config.activation_order = has_group_index(weights);
-  config.inputs = read_inputs(group);
-  config.targets = group.texts("targets");
-  config.ignore = fields.texts("ignore");
-  return config;
+  return {.format = read_format(group.has("format") ? group : fields),
+          .weights = read_args(weights),
+          .is_float = is_float_type(weights),
+          .activation_order = has_group_index(weights),
+          .inputs = read_inputs(group),
+          .targets = group.texts("targets"),
+          .ignore = fields.texts("ignore")};
 }
 
 Json args_of(const Scheme& scheme, bool is_float, bool dynamic) {
@@ -289,7 +294,8 @@ void QuantizationConfig::check() const {
                     "format ", name, " does not support ", weights.to_text(), ".");
   TORCH_CHECK_VALUE(!inputs || is_compressed_tensors(format), "quantization config: the format ", name,
                     " stores no quantization of inputs. Use a format of compressed-tensors.");
-  TORCH_CHECK_VALUE(!activation_order || format != WeightFormat::awq, "quantization config: the format awq has no group ",
+  TORCH_CHECK_VALUE(!activation_order || format != WeightFormat::awq,
+                    "quantization config: the format awq has no group ",
                     "index. Use another format for `activation_order`.");
   TORCH_CHECK_VALUE(ignore.empty() || !is_gptq(format), "quantization config: the format ", name,
                     " stores no list of layers to ignore. Quantize all linear layers, or use another format.");

@@ -22,9 +22,9 @@ enum class WeightFormat {
 
 /// Quantization of the inputs of layers.
 struct ActivationConfig {
-  Scheme scheme{};           ///< granularity tensor or token
-  bool dynamic = true;       ///< whether scales are computed from the values of each batch
-  bool is_float = false;     ///< whether values are fp8
+  Scheme scheme{};        ///< granularity tensor or token
+  bool dynamic = true;    ///< whether scales are computed from the values of each batch
+  bool is_float = false;  ///< whether values are fp8
   bool operator==(const ActivationConfig&) const = default;
 };
 

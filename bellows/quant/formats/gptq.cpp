@@ -37,8 +37,9 @@ QuantizedLinear from_gptq(const NamedTensors& tensors, const Scheme& scheme, int
   check_bits(gptq_format, bits, {2, 3, 4, 8});
   const LayerTensors file(tensors, gptq_format);
   const at::Tensor words = file.get("qweight", at::kInt, {-1, -1});
-  TORCH_CHECK_VALUE(words.size(0) * 32 % bits == 0, "GPTQ: expected rows of \"qweight\" that contain whole integers of ",
-                    bits, " bits, found the shape ", words.sizes(), ".");
+  TORCH_CHECK_VALUE(words.size(0) * 32 % bits == 0,
+                    "GPTQ: expected rows of \"qweight\" that contain whole integers of ", bits,
+                    " bits, found the shape ", words.sizes(), ".");
   const int64_t out = words.size(1), in = words.size(0) * 32 / bits, groups = groups_of(in, scheme, gptq_format);
   const at::Tensor stored_zeros = file.get("qzeros", at::kInt, {groups, (out * bits + 31) / 32});
   const at::Tensor zeros = unpack_words(stored_zeros, bits, out).to(at::kInt).t() + (version == 1 ? 1 : 0);

@@ -76,8 +76,8 @@ at::Tensor LayerTensors::require(const std::string& name, at::IntArrayRef shape)
   if (tensor.defined()) return tensor;
   std::string names;
   for (const auto& [key, ignored] : tensors_) names += (names.empty() ? "" : ", ") + key;
-  TORCH_CHECK_VALUE(false, format_, ": expected a tensor \"", name, "\" of shape ", shape_text(shape), ", found only: ",
-                    names.empty() ? "no tensors" : names, ".");
+  TORCH_CHECK_VALUE(false, format_, ": expected a tensor \"", name, "\" of shape ", shape_text(shape),
+                    ", found only: ", names.empty() ? "no tensors" : names, ".");
 }
 
 void LayerTensors::check_shape(const std::string& name, const at::Tensor& tensor, at::IntArrayRef shape) const {
@@ -133,15 +133,23 @@ UnsignedMatrix to_unsigned(const QuantizedLinear& layer, const std::string& form
                     format, " (", weight.scheme.to_text(), "): expected a weight of shape [out, in] with a scale per ",
                     "output channel, per group, or for the whole weight.");
   const int64_t out = weight.values.size(0), in = weight.values.size(1);
-  const int64_t groups =
-      weight.scheme.granularity == Granularity::group ? groups_of(in, weight.scheme, format) : 1;
+  const int64_t groups = weight.scheme.granularity == Granularity::group ? groups_of(in, weight.scheme, format) : 1;
   const int offset = weight.scheme.is_signed ? 1 << (weight.scheme.bits - 1) : 0;
+  const at::Tensor group_index = group_index_of(layer, groups, format);
   at::Tensor values = (weight.values.to(at::kInt) + offset).to(at::kByte);
   if (layer.input_order.defined()) values = values.index_select(1, at::argsort(layer.input_order));
+  const at::Tensor zero_point =
+      parameter_matrix(weight.parameters.zero_point, out, groups, format).to(at::kInt) + offset;
+  const int64_t middle = int64_t{1} << (weight.scheme.bits - 1);
+  TORCH_CHECK_VALUE(!weight.scheme.symmetric || zero_point.eq(middle).all().item<bool>(), format, " (",
+                    weight.scheme.to_text(),
+                    "): symmetric integers in files have the zero point 2^(bits − 1) = ", middle, ", found ",
+                    zero_point.min().item<int64_t>(), " to ", zero_point.max().item<int64_t>(),
+                    ". Use a signed scheme, or an affine one.");
   return {.values = values,
           .scale = parameter_matrix(weight.parameters.scale, out, groups, format),
-          .zero_point = parameter_matrix(weight.parameters.zero_point, out, groups, format).to(at::kInt) + offset,
-          .group_index = group_index_of(layer, groups, format)};
+          .zero_point = zero_point,
+          .group_index = group_index};
 }
 
 QuantizedLinear from_unsigned(const UnsignedMatrix& matrix, const Scheme& scheme, const std::string& format) {

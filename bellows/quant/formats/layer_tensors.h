@@ -51,14 +51,15 @@ at::Tensor unpack_words(const at::Tensor& words, int bits, int64_t n);
 
 /// Integers and parameters of a layer as matrices: unsigned values [out, in], scales and zero points [out, groups].
 struct UnsignedMatrix {
-  at::Tensor values{};      ///< uint8, columns in the order of the inputs
-  at::Tensor scale{};       ///< fp32
-  at::Tensor zero_point{};  ///< int32
+  at::Tensor values{};       ///< uint8, columns in the order of the inputs
+  at::Tensor scale{};        ///< fp32
+  at::Tensor zero_point{};   ///< int32
   at::Tensor group_index{};  ///< int32, [in]: the group of each input
 };
 
 /// Signed integers and their zero points are shifted by 2^(bits − 1).
-/// Throws: c10::ValueError if the layer is not a matrix with scales per row or group, or if its tensors do not match
+/// Throws: c10::ValueError if the layer is not a matrix with scales per row or group, if its tensors do not match, or if a
+///         symmetric scheme has zero points other than 2^(bits − 1) after the shift
 UnsignedMatrix to_unsigned(const QuantizedLinear& layer, const std::string& format);
 /// The inverse of to_unsigned().
 /// Params: scheme – of the result, with granularity channel or group. Signed schemes shift the integers back
