@@ -64,7 +64,8 @@ at::Tensor awq_scales(const at::Tensor& weight, const InputStatistics& inputs, c
     smallest = error;
     best = scales;
   }
-  TORCH_CHECK_VALUE(best.defined(), "awq: the error of the outputs is not finite. Check the scale of the inputs, whose ",
+  TORCH_CHECK_VALUE(best.defined(),
+                    "awq: the error of the outputs is not finite. Check the scale of the inputs, whose ",
                     "largest magnitude is ", inputs.max_abs().max().item<float>(), ".");
   return best;
 }

@@ -16,8 +16,9 @@ namespace {
 
 void check_options(const HqqOptions& options) {
   TORCH_CHECK_VALUE(options.norm > 0 && options.norm <= 1, "hqq: expected a `norm` in (0, 1], got ", options.norm, ".");
-  TORCH_CHECK_VALUE(options.beta > 0 && options.kappa >= 1, "hqq: expected a positive `beta` and a `kappa` of at least ",
-                    "1, got ", options.beta, " and ", options.kappa, ".");
+  TORCH_CHECK_VALUE(options.beta > 0 && options.kappa >= 1,
+                    "hqq: expected a positive `beta` and a `kappa` of at least ", "1, got ", options.beta, " and ",
+                    options.kappa, ".");
   TORCH_CHECK_VALUE(options.iterations >= 1, "hqq: expected at least one of `iterations`, got ", options.iterations,
                     ".");
 }

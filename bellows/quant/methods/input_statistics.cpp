@@ -80,8 +80,7 @@ double output_error(const at::Tensor& difference, const InputStatistics& inputs)
                     "output_error: expected a difference of weights of shape [out, ", inputs.features(), "], got ",
                     difference.sizes(), ".");
   const at::Tensor exact = difference.to(at::kDouble);
-  return (at::matmul(exact, inputs.second_moment()) * exact).sum().item<double>() /
-         static_cast<double>(exact.size(0));
+  return (at::matmul(exact, inputs.second_moment()) * exact).sum().item<double>() / static_cast<double>(exact.size(0));
 }
 
 }  // namespace bellows::quant

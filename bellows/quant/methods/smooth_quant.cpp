@@ -11,7 +11,8 @@ at::Tensor smooth_quant_scales(const at::Tensor& weight, const InputStatistics& 
   const at::Tensor matrix = weight_matrix(weight, {}, "smooth_quant_scales");
   check_inputs(matrix, inputs, "smooth_quant_scales");
   const at::Tensor largest_inputs = inputs.max_abs(), largest_weights = matrix.abs().amax(0);
-  const at::Tensor scales = (largest_inputs.pow(alpha) / largest_weights.clamp_min(1e-5).pow(1 - alpha)).clamp_min(1e-5);
+  const at::Tensor scales =
+      (largest_inputs.pow(alpha) / largest_weights.clamp_min(1e-5).pow(1 - alpha)).clamp_min(1e-5);
   return scales.masked_fill((largest_inputs == 0).logical_or(largest_weights == 0), 1);
 }
 
