@@ -330,6 +330,83 @@ void add_inference(CLI::App* verb, TrainedArguments& arguments) {
                  "Compile the forward pass with frozen weights. The first batch of each size waits for the compiler");
 }
 
+/// Accepts one of several words.
+CLI::Validator one_of(std::vector<std::string> words) {
+  const auto problem = [words = std::move(words)](const std::string& text) {
+    if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();
+    std::string list;
+    for (const std::string& word : words) list += (list.empty() ? "" : ", ") + word;
+    return c10::str("expected one of ", list, ", got ", text);
+  };
+  return {problem, ""};
+}
+
+void add_quantization(CLI::App* verb, QuantizeArguments& arguments) {
+  begin_group(verb, "Quantization");
+  verb->add_option("--method", arguments.method, "How layers compute. The methods are listed below [default: static]")
+      ->type_name("METHOD")
+      ->check(one_of({"static", "dynamic", "weight-only"}));
+  verb->add_option("--bits", arguments.bits, "Bits of a weight, with --method weight-only [default: 8]")
+      ->type_name("N")
+      ->check(whole_number(1, 8));
+  verb->add_option(
+          "--group", arguments.group,
+          "Number of neighboring weights with one scale, with --method weight-only [default: all weights of an "
+          "output channel]")
+      ->type_name("N")
+      ->check(whole_number(1, 1 << 20));
+  verb->add_option("--rounding", arguments.rounding,
+                   "How the integers of linears are chosen: nearest, hqq, gptq, awq or auto_round [default: nearest]")
+      ->type_name("RULE")
+      ->check(one_of({"nearest", "hqq", "gptq", "awq", "auto_round"}));
+  verb->add_option(
+          "--range", arguments.range,
+          "How ranges of activations are chosen, with --method static: min_max, moving_average, percentile, mse "
+          "or entropy [default: min_max]")
+      ->type_name("RULE")
+      ->check(one_of({"min_max", "moving_average", "percentile", "mse", "entropy"}));
+  verb->add_option(
+          "--smooth", arguments.smooth,
+          "Move outliers from the inputs of linears to their weights (SmoothQuant), with this share, such as 0.5")
+      ->type_name("SHARE")
+      ->check(CLI::Validator(share_problem, ""));
+  verb->add_flag("--correct-bias", arguments.correct_bias, "Correct the bias of linears after rounding");
+  verb->add_option("--skip", arguments.skip,
+                   "Keep this layer in floating point. \"*\" matches any text. You can repeat this option")
+      ->type_name("NAME")
+      ->expected(1, 1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  verb->add_flag("--strict", arguments.strict, "Fail if a layer that is not skipped cannot be quantized");
+  verb->add_option("--samples", arguments.samples, "Number of training samples for calibration [default: 256]")
+      ->type_name("N")
+      ->check(whole_number(1, 1 << 20));
+  verb->add_option("--max-drop", arguments.max_drop,
+                   "Largest loss of accuracy in percentage points. Sensitive layers stay in floating point to reach it")
+      ->type_name("POINTS")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return number_problem(text, 100, "a number of points above 0 and at most 100, such as 0.5");
+          },
+          ""));
+}
+
+CLI::App* add_quantize(CLI::App& app, QuantizeArguments& arguments) {
+  CLI::App* verb = app.add_subcommand("quantize", "Make a trained model smaller and faster with integer weights")
+                       ->footer(quantize_footer);
+  add_trained(verb, arguments);
+  add_quantization(verb, arguments);
+  begin_group(verb, "Speed");
+  verb->add_option("--batch-size", arguments.batch_size, "Number of samples per batch of the evaluations")
+      ->type_name("N")
+      ->check(whole_number(1, 1 << 20));
+  begin_group(verb, "Output");
+  verb->add_option("--out", arguments.out, "Save the quantized model to this safetensors file")->type_name("FILE");
+  verb->add_option("--html", arguments.html, "Write a page with a chart of the layers' sensitivity to this file")
+      ->type_name("FILE");
+  add_json(verb, arguments.json);
+  return verb;
+}
+
 CLI::App* add_evaluate(CLI::App& app, EvaluateArguments& arguments) {
   CLI::App* verb =
       app.add_subcommand("evaluate", "Measure the accuracy and speed of a trained model")->footer(evaluate_footer);
@@ -695,6 +772,7 @@ struct Arguments {
   PlanArguments plan;
   EvaluateArguments evaluate;
   PredictArguments predict;
+  QuantizeArguments quantize;
   SelectArguments select;
   PackArguments pack;
   BenchDataArguments bench_data;
@@ -716,6 +794,8 @@ std::vector<Verb> add_verbs(CLI::App& app, Arguments& all) {
        [&] { return with_plugins(all.evaluate.plugins, [&] { return run_evaluate(all.evaluate); }); }},
       {add_predict(app, all.predict),
        [&] { return with_plugins(all.predict.plugins, [&] { return run_predict(all.predict); }); }},
+      {add_quantize(app, all.quantize),
+       [&] { return with_plugins(all.quantize.plugins, [&] { return run_quantize(all.quantize); }); }},
       {add_select(app, all.select),
        [&] { return with_plugins(all.select.plugins, [&] { return run_select(all.select); }); }},
       {add_pack(app, all.pack), [&] { return run_pack(all.pack); }},

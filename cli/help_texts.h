@@ -93,6 +93,28 @@ Examples:
   bellows evaluate --recipe digits.yaml --weights model.safetensors
 )";
 
+inline constexpr const char* quantize_footer =
+    R"(Quantizes the convolutions and linears of a trained model, and evaluates the model before and after. Training samples
+are the calibration data. Both models run compiled, because quantized models are fast only then.
+
+Methods:
+  static       int8 weights and activations. Calibration chooses the ranges of the activations
+  dynamic      int8 weights and activations of linears. Each row of activations gets its range in each call
+  weight-only  weights of 1 to 8 bits. Activations stay in floating point
+
+The table has one line per layer. "result dB" is the signal-to-noise ratio of the layer's result if only this layer is
+quantized: higher is better, and 6 dB correspond to one bit. With --max-drop, the layers with the lowest ratio stay in
+floating point until the accuracy is high enough.
+
+`bellows evaluate` and `bellows predict` read the file from --out as --weights.
+
+Examples:
+  bellows quantize --run runs/digits --out digits-int8.safetensors
+  bellows quantize --run runs/digits --max-drop 0.2 --html layers.html
+  bellows quantize --run runs/reviews --method weight-only --bits 4 --group 128 --rounding gptq --out small.safetensors
+  bellows evaluate --recipe runs/digits/recipe.yaml --weights digits-int8.safetensors --compile
+)";
+
 inline constexpr const char* predict_footer =
     R"(Writes one JSON object per input to standard output, in the order of the inputs. FILES are images or folders of
 images for image models, and text files (one text per line), CSV or JSON Lines files for text models. All other models

@@ -99,6 +99,19 @@ struct PredictArguments : TrainedArguments {
   std::string output;  ///< file for the predictions; if "", standard output
 };
 
+/// Arguments of `bellows quantize`.
+struct QuantizeArguments : TrainedArguments {
+  std::string method = "static", rounding = "nearest", range = "min_max";
+  int64_t bits = 8, group = 0;  ///< group 0: one scale per output channel
+  double smooth = 0;            ///< alpha of SmoothQuant; 0: off
+  bool correct_bias = false, strict = false;
+  std::vector<std::string> skip;  ///< patterns of layers that stay in floating point
+  int64_t samples = 256;          ///< for calibration
+  double max_drop = -1;           ///< largest loss of accuracy in percentage points; -1: no limit
+  std::string out, html;          ///< files; "" if not written
+  JsonTarget json;
+};
+
 /// Arguments of `bellows pack`.
 struct PackArguments {
   std::string source, destination;
@@ -175,6 +188,7 @@ int run_plan(const PlanArguments& arguments);
 int run_select(const SelectArguments& arguments);
 int run_evaluate(const EvaluateArguments& arguments);
 int run_predict(const PredictArguments& arguments);
+int run_quantize(const QuantizeArguments& arguments);
 int run_pack(const PackArguments& arguments);
 int run_bench_data(const BenchDataArguments& arguments);
 int run_launch(const LaunchArguments& arguments);

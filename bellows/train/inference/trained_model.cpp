@@ -18,6 +18,7 @@
 #include "bellows/io/tensors/torch_file.h"
 #include "bellows/models/torchscript.h"
 #include "bellows/models/weights.h"
+#include "bellows/quant/file.h"
 #include "bellows/system/file.h"
 #include "bellows/train/job.h"
 #include "bellows/train/recipe/recipe_error.h"
@@ -89,7 +90,9 @@ std::optional<checkpoint::State> checkpoint_in(const std::string& path) {
 
 void load_into(TrainedModel& trained, const std::string& path) {
   try {
-    if (const auto state = checkpoint_in(path)) {
+    if (path.ends_with(".safetensors") && !is_folder(path) && quant::is_quantized_file(path)) {
+      trained.model = quant::load_quantized(path, trained.model).model;
+    } else if (const auto state = checkpoint_in(path)) {
       restore(trained, *state);
     } else {
       models::load_weights(trained.model, io::load_tensors(path));
