@@ -1,8 +1,10 @@
 #pragma once
 
-// Includes the component quant: affine quantization, observers, packed integers, 8-bit floating point, methods that choose
-// quantized weights, and file formats of quantized layers.
+// Includes the component quant: quantized models and their files, affine quantization, observers, packed integers, 8-bit
+// floating point, and methods that choose quantized weights.
 #include "bellows/quant/affine.h"
+#include "bellows/quant/checkpoint.h"
+#include "bellows/quant/file.h"
 #include "bellows/quant/float8.h"
 #include "bellows/quant/formats/awq.h"
 #include "bellows/quant/formats/compressed_tensors.h"
@@ -19,4 +21,5 @@
 #include "bellows/quant/methods/smooth_quant.h"
 #include "bellows/quant/observer.h"
 #include "bellows/quant/packed.h"
+#include "bellows/quant/quantize.h"
 #include "bellows/quant/scheme.h"

@@ -297,7 +297,8 @@ void add_trained(CLI::App* verb, TrainedArguments& arguments) {
                    "Model: a registered name, a TorchScript file or a config.json [default: from the recipe]")
       ->type_name("NAME|FILE");
   verb->add_option("--weights", arguments.weights,
-                   "Weights: a safetensors file, a torch.save file or a checkpoint [default: `weights` of the recipe]")
+                   "Weights: a safetensors file (also from `bellows quantize`), a torch.save file or a checkpoint "
+                   "[default: `weights` of the recipe]")
       ->type_name("FILE");
   add_plugins(verb, arguments.plugins);
   verb->add_option("--set", arguments.set,

@@ -102,8 +102,8 @@ Methods:
   dynamic      int8 weights and activations of linears. Each row of activations gets its range in each call
   weight-only  weights of 1 to 8 bits. Activations stay in floating point
 
-The table has one line per layer. "result dB" is the signal-to-noise ratio of the layer's result if only this layer is
-quantized: higher is better, and 6 dB correspond to one bit. With --max-drop, the layers with the lowest ratio stay in
+The table has one line per layer. "result" is the signal-to-noise ratio of the layer's result if only this layer is
+quantized, in decibels: higher is better, and 6 dB correspond to one bit. With --max-drop, the layers with the lowest ratio stay in
 floating point until the accuracy is high enough.
 
 `bellows evaluate` and `bellows predict` read the file from --out as --weights.

@@ -1,5 +1,6 @@
 #include "bellows/quant/file.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -106,6 +107,15 @@ std::vector<int64_t> shape_of(const Json& json) {
   return shape;
 }
 
+/// Checks the order of the inputs, because indices out of range would read other memory.
+at::Tensor order_of(const at::Tensor& order, int64_t inputs) {
+  if (!order.defined()) return order;
+  const bool is_order = order.scalar_type() == at::kLong && order.sizes() == at::IntArrayRef({inputs}) &&
+                        std::get<0>(order.sort()).equal(at::arange(inputs, at::kLong));
+  TORCH_CHECK_VALUE(is_order, "the order of the inputs is not a permutation");
+  return order;
+}
+
 /// Throws: Json::exception or c10::ValueError if a field is missing or has another type or value
 QuantizedLayer layer_of(const Json& json, FileTensors& tensors) {
   const auto parameter = json.at("parameter").get<std::string>();
@@ -138,6 +148,7 @@ QuantizedLayer layer_of(const Json& json, FileTensors& tensors) {
                    .zero_point = tensors.take(prefix + "input_zero_point", at::kInt, {})};
   layer.bias = tensors.take_or_none(prefix + "bias_replacement");
   layer.divisors = tensors.take_or_none(prefix + "input_divisors");
+  layer.input_order = order_of(tensors.take_or_none(prefix + "input_order"), shape.back());
   const auto fits = [](const at::Tensor& vector, int64_t size) {
     return !vector.defined() || (vector.scalar_type() == at::kFloat && vector.sizes() == at::IntArrayRef({size}));
   };

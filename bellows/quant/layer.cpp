@@ -85,8 +85,9 @@ const char* name_of(LayerKind kind) {
   return kind == LayerKind::linear ? "linear" : "convolution";
 }
 
-at::Tensor QuantizedLayer::run(const at::Tensor& x, const at::Tensor& call_bias,
+at::Tensor QuantizedLayer::run(const at::Tensor& given, const at::Tensor& call_bias,
                                const ConvolutionArguments& arguments) const {
+  const at::Tensor x = input_order.defined() ? given.index_select(-1, input_order) : given;
   const at::Tensor& added = bias.defined() ? bias : call_bias;
   if (method != Method::static_range) {
     const at::Tensor divided = divisors.defined() ? x / divisors.to(x.scalar_type()) : x;

@@ -43,8 +43,9 @@ struct QuantizedLayer {
   PackedWeight packed{};  ///< after pack()
   at::Tensor bias{};      ///< fp32, replaces the bias of the operator, if a norm was folded or the bias was corrected
   std::string norm{};     ///< name of the batch norm that was folded into the weight, or empty
-  at::Tensor divisors{};  ///< fp32 [n]: the layer divides its input by them (AWQ, SmoothQuant); undefined: by 1
-  Parameters input{};     ///< of the activations; with the method dynamic, 1 and 0
+  at::Tensor input_order{};  ///< int64 [n]: column j of the weight belongs to input input_order[j] (GPTQ); undefined: j
+  at::Tensor divisors{};     ///< fp32 [n]: the layer divides its input by them (AWQ, SmoothQuant); undefined: by 1
+  Parameters input{};        ///< of the activations; with the method dynamic, 1 and 0
   bool input_is_signed = false;
 
   /// Returns the result of the layer, in the dtype of the input.

@@ -128,6 +128,7 @@ NamedTensors QuantizedModel::named_buffers() const {
     add(prefix + "input_zero_point", layer.input.zero_point);
     add(prefix + "bias_replacement", layer.bias);
     add(prefix + "input_divisors", layer.divisors);
+    add(prefix + "input_order", layer.input_order);
   }
   return all;
 }

@@ -1,8 +1,10 @@
 #include "bellows/quant/report.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iomanip>
+#include <map>
 #include <sstream>
 
 namespace bellows::quant {
@@ -33,27 +35,27 @@ int64_t Report::quantized() const {
 std::string Report::to_text() const {
   size_t longest = 5;
   for (const LayerReport& layer : layers) longest = std::max(longest, layer.name.size());
-  const auto width = static_cast<int>(longest + 2);
+  const auto width = static_cast<int>(longest + 1);
   std::ostringstream text;
-  const auto column = [&](int size) { return std::setw(size); };
-  text << std::left << column(width) << "layer" << column(13) << "kind" << std::right << column(10) << "before"
-       << column(11) << "after" << column(12) << "weight dB" << column(12) << "result dB"
-       << "\n";
+  const auto row = [&](const std::string& name, const std::array<std::string, 4>& cells) {
+    text << std::left << std::setw(width) << name << std::right;
+    for (const std::string& cell : cells) text << std::setw(9) << cell;
+    text << "\n";
+  };
+  row("layer", {"before", "after", "weight", "result"});
+  std::map<std::string, int> reasons;
   for (const LayerReport& layer : layers) {
-    text << std::left << column(width) << layer.name << column(13) << name_of(layer.kind) << std::right << column(10)
-         << size_text(layer.bytes_before);
-    if (layer.kept.empty()) {
-      text << column(11) << size_text(layer.bytes_after) << column(12) << decibels(layer.weight_sqnr) << column(12)
-           << decibels(layer.result_sqnr) << "\n";
-    } else {
-      text << "  stays in floating point: " << layer.kept << "\n";
-    }
+    const bool quantized = layer.kept.empty();
+    row(layer.name, {size_text(layer.bytes_before), quantized ? size_text(layer.bytes_after) : "float",
+                     quantized ? decibels(layer.weight_sqnr) : "", quantized ? decibels(layer.result_sqnr) : ""});
+    if (!quantized) ++reasons[layer.kept];
   }
+  text << "weight, result: signal-to-noise ratio in dB\n";
+  for (const auto& [reason, count] : reasons)
+    text << "float: " << reason << " (" << count << (count == 1 ? " layer)\n" : " layers)\n");
+  const double share = static_cast<double>(bytes_after) / static_cast<double>(std::max<int64_t>(1, bytes_before));
   text << quantized() << " of " << layers.size() << " layers quantized. All tensors: " << size_text(bytes_before)
-       << " before, " << size_text(bytes_after) << " after ("
-       << fixed(100.0 * static_cast<double>(bytes_after) / static_cast<double>(std::max<int64_t>(1, bytes_before)),
-                " %")
-       << ")\n";
+       << " before, " << size_text(bytes_after) << " after (" << fixed(100 * share, " %") << ")\n";
   return text.str();
 }
 

@@ -70,9 +70,9 @@ int64_t rows_that_differ(const QuantizedTensor& ours, const at::Tensor& expected
   return (ours.values.to(at::kInt) + offset).ne(expected.to(at::kInt)).any(1).sum().item<int64_t>();
 }
 
-using Method = std::function<QuantizedTensor(const at::Tensor&, const InputStatistics&, const Scheme&)>;
+using Rounder = std::function<QuantizedTensor(const at::Tensor&, const InputStatistics&, const Scheme&)>;
 
-std::vector<std::pair<std::string, Method>> methods() {
+std::vector<std::pair<std::string, Rounder>> methods() {
   const auto of_gptq = [](const at::Tensor& w, const InputStatistics& x, const Scheme& s) { return gptq(w, x, s); };
   const auto sorted = [](const at::Tensor& w, const InputStatistics& x, const Scheme& s) {
     return gptq(w, x, s, {.activation_order = true});

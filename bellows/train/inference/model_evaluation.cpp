@@ -85,7 +85,8 @@ ModelEvaluation evaluate(const TrainedModel& trained, const EvaluationOptions& o
       trained.job.data,
       "evaluate: the recipe has no dataset, which describes the classes. Set the key data in the recipe.");
   Recipe recipe = trained.job.recipe;
-  if (options.compile) recipe.compile = "none";
+  const bool compile = options.compile || trained.quantized;
+  if (compile) recipe.compile = "none";
   const EvaluatedData data = data_of(trained.job, options);
   check_classes(trained.job, data);
   data::Dataset batches = evaluation_batches(trained.job, data.dataset).channels_last(recipe.channels_last);
@@ -94,7 +95,7 @@ ModelEvaluation evaluate(const TrainedModel& trained, const EvaluationOptions& o
   CompiledParts parts(recipe);
   Latencies latencies;
   Progress progress("evaluate", loader.samples_per_epoch(), "samples");
-  const Model model = options.compile ? compiled_model(trained.model) : trained.model;
+  const Model model = compile ? compiled_model(trained.model) : trained.model;
   const Model observed = observed_model(model, [&](int64_t samples, double seconds) {
     latencies.add(samples, seconds);
     progress.advance(samples);

@@ -151,7 +151,8 @@ class SamplePredictor {
       : recipe_(trained.job.recipe),
         device_(trained.job.device),
         policy_(precision_policy(recipe_)),
-        model_(observed_model(options.compile ? compiled_model(trained.model) : trained.model, [](int64_t, double) {})),
+        model_(observed_model(options.compile || trained.quantized ? compiled_model(trained.model) : trained.model,
+                              [](int64_t, double) {})),
         reader_(trained.job.task, options.top),
         // Positions as ids tell which samples a batch lacks.
         batches_(prediction_batches(trained.job, data::Dataset(data::concat({samples.source()}), samples.info()))

@@ -103,6 +103,7 @@ std::vector<std::vector<at::Tensor>> calibration_inputs(const TrainedModel& trai
 TrainedModel with_quantized(const TrainedModel& trained, const quant::Quantized& quantized) {
   TrainedModel made = trained;
   made.model = quantized.model;
+  made.quantized = true;
   return made;
 }
 

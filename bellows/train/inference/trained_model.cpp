@@ -92,6 +92,7 @@ void load_into(TrainedModel& trained, const std::string& path) {
   try {
     if (path.ends_with(".safetensors") && !is_folder(path) && quant::is_quantized_file(path)) {
       trained.model = quant::load_quantized(path, trained.model).model;
+      trained.quantized = true;
     } else if (const auto state = checkpoint_in(path)) {
       restore(trained, *state);
     } else {
