@@ -1,0 +1,167 @@
+// Quantized forward passes of ResNet-18 and BERT-base: compiled int8 models against those of OpenVINO, ONNX Runtime and PyTorch.
+#include <torch/torch.h>
+
+#include <cmath>
+#include <memory>
+
+#include "bellows/compile.h"
+#include "bellows/core/error.h"
+#include "bellows/models/bert.h"
+#include "bellows/models/formula_weights.h"
+#include "bellows/models/resnet.h"
+#include "bellows/quant.h"
+#include "bench/support/bench.h"
+#include "bench/support/peer_process.h"
+
+namespace bellows::bench {
+namespace {
+
+constexpr int64_t classes = 10, calibration_size = 16;
+constexpr double most_seconds = 600, least_sqnr_db = 12;
+
+struct Task {
+  std::string name, about;
+  bool is_text = false;
+  int64_t length = 0;
+};
+
+const std::vector<Task> tasks{{"resnet18", "ResNet-18 forward, 1x224x224"},
+                              {"bert-128", "BERT-base forward, 1x128", true, 128},
+                              {"bert-14", "BERT-base forward, 1x14", true, 14}};
+
+Model model_of(const Task& task) {
+  models::BertOptions options = models::bert_base();
+  options.num_labels = classes;
+  options.hidden_dropout_prob = options.attention_probs_dropout_prob = 0;
+  options.mask_padding = false;
+  const Model model = task.is_text ? models::bert(options) : models::resnet18({.num_classes = classes});
+  models::set_formula_weights(model);
+  model.eval();
+  return model;
+}
+
+/// The calibration inputs, as in bench/peers/quant.py. The first one is the measured input.
+std::vector<std::vector<at::Tensor>> calibration_of(const Task& task) {
+  std::vector<std::vector<at::Tensor>> inputs;
+  for (int64_t i = 0; i < calibration_size; ++i) {
+    const std::string number = i == 0 ? "" : std::to_string(i);
+    if (task.is_text)
+      inputs.push_back({models::formula_labels("ids" + number, task.length, 30521).view({1, task.length}) + 1});
+    else
+      inputs.push_back({models::formula_uniform("input" + number, {1, 3, 224, 224}).to(torch::kFloat32)});
+  }
+  return inputs;
+}
+
+using Call = std::function<at::Tensor()>;
+
+Call compiled_call(const Model& model, const at::Tensor& x) {
+  const auto forward = std::make_shared<Compiled<std::function<at::Tensor(const at::Tensor&)>>>(
+      [model](const at::Tensor& input) {
+        const c10::InferenceMode no_gradients;
+        return model.forward(input);
+      },
+      CompileOptions{.frozen = model});
+  for (int i = 0; i < 3; ++i) (*forward)(x);
+  return [forward, x] { return (*forward)(x); };
+}
+
+at::Tensor as_tensor(const std::vector<double>& values) {
+  return torch::tensor(std::vector<double>(values.begin() + 1, values.end()), torch::kDouble);
+}
+
+/// One task and method, and all tools that compute it.
+class Contest {
+ public:
+  Contest(const Task& task, quant::Method method, const Options& options)
+      : task_(task), method_(method), options_(options), inputs_(calibration_of(task)), model_(model_of(task)) {
+    const torch::NoGradGuard no_gradients;
+    expected_ = model_.forward(inputs_[0][0]).flatten().to(torch::kDouble);
+  }
+
+  Row run() {
+    const quant::Quantized made = quant::quantize(model_, {.method = method_}, inputs_);
+    add("int8", compiled_call(made.model, inputs_[0][0]));
+    add("fp32", compiled_call(model_, inputs_[0][0]));
+    if (!options_.peer_python.empty()) {
+      for (const std::string& tool : tools()) add_tool(tool);
+    }
+    Row row = time_row(task_.about + ", " + quant::name_of(method_) + " int8", "time per call", "ms",
+                       compare(sides_, {.window_s = options_.quick ? 0.3 : 1,
+                                        .windows = options_.quick ? 3 : 11,
+                                        .budget_s = options_.quick ? 10 : 1e9}),
+                       equal_);
+    row.note = notes_ + c10::str("; all tensors: ", made.report.bytes_after / 1'000'000, " of ",
+                                 made.report.bytes_before / 1'000'000, " MB");
+    return row;
+  }
+
+ private:
+  std::vector<std::string> tools() const {
+    if (options_.quick)
+      return method_ == quant::Method::dynamic ? std::vector<std::string>{"torch_dynamic"} : std::vector<std::string>{};
+    if (method_ == quant::Method::dynamic) return {"torch_dynamic", "onnxruntime_dynamic"};
+    return {"openvino", "onnxruntime"};
+  }
+
+  void judge(const std::string& name, const at::Tensor& values) {
+    const double level = quant::sqnr(expected_, values.flatten().to(torch::kDouble));
+    equal_ = equal_ && level >= least_sqnr_db;
+    char text[64];
+    std::snprintf(text, sizeof text, "%s%s %.0f dB", notes_.empty() ? "against fp32: " : ", ", name.c_str(), level);
+    notes_ += text;
+  }
+
+  void add(const std::string& name, const Call& call) {
+    judge(name, call());
+    sides_.push_back(timed_contestant(name, [call] { call(); }));
+  }
+
+  void add_tool(const std::string& tool) {
+    try {
+      peers_.push_back(std::make_unique<PeerProcess>(
+          std::vector<std::string>{options_.peer_python, source_dir() + "/bench/peers/quant.py"}));
+      judge(tool, as_tensor(peers_.back()->ask_numbers("prepare " + task_.name + " " + tool, most_seconds)));
+      sides_.push_back(peers_.back()->as_contestant(tool));
+    } catch (const c10::Error& error) {
+      notes_ += ", " + tool + ": " + user_message(error);
+    }
+  }
+
+  Task task_;
+  quant::Method method_;
+  const Options& options_;
+  std::vector<std::vector<at::Tensor>> inputs_;
+  Model model_;
+  at::Tensor expected_;
+  std::vector<std::unique_ptr<PeerProcess>> peers_;
+  std::vector<Contestant> sides_;
+  std::string notes_;
+  bool equal_ = true;
+};
+
+int run(const Options& options) {
+  Report report("quant", options);
+  for (const quant::Method method : {quant::Method::static_range, quant::Method::dynamic}) {
+    for (const Task& task : tasks) {
+      if (!options.extra.at("task").empty() && options.extra.at("task") != task.name) continue;
+      if (method == quant::Method::dynamic && !task.is_text) continue;
+      const std::string name = task.name + " " + quant::name_of(method);
+      if (report.has_time_for(name)) report.add(Contest(task, method, options).run());
+    }
+  }
+  return report.finish();
+}
+
+}  // namespace
+}  // namespace bellows::bench
+
+int main(int argc, char** argv) {
+  using namespace bellows::bench;
+  return bench_main(
+      argc, argv,
+      "Times forward passes with int8 weights and activations: compiled, next to fp32 and to OpenVINO "
+      "with NNCF, ONNX\nRuntime and PyTorch. All sides must be within 12 dB of the fp32 results.\n--task: "
+      "one of resnet18, bert-128 and bert-14.",
+      run, {{"task", ""}});
+}

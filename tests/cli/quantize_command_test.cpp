@@ -1,0 +1,76 @@
+// `bellows quantize`, and the files that it writes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "process.h"
+
+namespace bellows::cli {
+
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+/// One epoch of an MLP on the digits.
+class QuantizedDigits : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    scratch_ = std::make_unique<Scratch>();
+    const Outcome outcome =
+        run_bellows({"train", "--data", digits(), "--model", "mlp", "--set", "epochs=1", "--out", run()});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  }
+  static void TearDownTestSuite() { scratch_.reset(); }
+  static std::string path(const std::string& name) { return *scratch_ / name; }
+  static std::string run() { return path("run"); }
+
+ private:
+  static inline std::unique_ptr<Scratch> scratch_;
+};
+
+}  // namespace
+
+TEST_F(QuantizedDigits, SavesAModelThatEvaluates) {
+  const std::string file = path("int8.safetensors"), page = path("layers.html"), result_file = path("result.json");
+  const Outcome outcome = run_bellows(
+      {"quantize", "--run", run(), "--samples", "64", "--out", file, "--html", page, "--json", result_file});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("original"), HasSubstr("points"), HasSubstr("Saved " + file)));
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 90u) << line;
+  std::ifstream in(result_file);
+  const json result = json::parse(in);
+  EXPECT_EQ(result["calibration_samples"], 64);
+  EXPECT_LT(result["after"]["weight_bytes"].get<double>(), 0.3 * result["before"]["weight_bytes"].get<double>());
+  EXPECT_TRUE(std::filesystem::exists(page));
+  const Outcome evaluated = run_bellows({"evaluate", "--recipe", run() + "/recipe.yaml", "--weights", file, "--json"});
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  EXPECT_EQ(json::parse(evaluated.out)["accuracy"], result["after"]["accuracy"]);
+}
+
+TEST_F(QuantizedDigits, Problems) {
+  const auto problem = [](const std::vector<std::string>& arguments, int exit_code, const std::string& words) {
+    std::vector<std::string> all{"quantize"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    const Outcome outcome = run_bellows(all);
+    EXPECT_EQ(outcome.exit_code, exit_code) << outcome.out << outcome.err;
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("bellows: "), HasSubstr(words), Not(HasSubstr(".cpp"))));
+  };
+  problem({"--run", run(), "--bits", "4"}, 2, "--bits and --group require --method weight-only.");
+  problem({"--run", run(), "--rounding", "awq"}, 2, "--rounding awq requires --method weight-only.");
+  problem({"--run", run(), "--method", "int8"}, 2, "expected one of static, dynamic, weight-only, got int8");
+  problem({"--run", run(), "--method", "dynamic", "--range", "mse"}, 2, "--range requires --method static.");
+  problem({"--run", path("none")}, 1, "there is no folder");
+  problem({"--run", run(), "--skip", "*"}, 1, "no layer of the model can be quantized");
+  problem({}, 2, "expected a trained model");
+}
+
+}  // namespace bellows::cli
