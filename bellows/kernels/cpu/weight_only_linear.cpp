@@ -28,37 +28,31 @@ using WeightBits = hn::Vec<hn::RebindToSigned<WeightTag>>;
 
 /// Rows of x that one pass over the weight multiplies.
 constexpr int64_t block_rows = 8;
-/// Bytes between the loaded weights and those that are prefetched to the L2 and the L1 cache. The processor's own
-/// prefetchers stop at the end of a page.
-constexpr int64_t prefetch_far = 8192, prefetch_near = 1024;
+/// Bytes between the loaded and the prefetched weights. The processor's own prefetchers stop at the end of a page.
+constexpr int64_t prefetch_ahead = 1024;
 /// Groups between the loaded and the prefetched scales.
 constexpr int64_t groups_ahead = 4;
 
-HWY_INLINE void prefetch_weights(const uint8_t* from) {
-  __builtin_prefetch(from + prefetch_far, 0, 2);
-  hwy::Prefetch(from + prefetch_near);
-}
+/// Bytes of a strip that are read together. They contain `steps` integers per column.
+constexpr int64_t line_bytes = 64;
 
-/// Reads the weights of a segment row by row. `steps` is the number of integers per column in a row of the segment, and
-/// `bytes` is their size.
+/// The integers of a column and of the next column are `column_bytes` apart.
 struct BytesReader {
-  static constexpr int64_t steps = 1, bytes = 1;
+  static constexpr int64_t steps = 4, column_bytes = 1;
   static constexpr bool prefetches = true;
 
-  HWY_INLINE WeightVector load(const uint8_t* from) const {
-    const hn::Rebind<int8_t, WeightTag> d8;
-    const auto bits =
-        hn::PromoteTo(hn::RebindToSigned<WeightTag>(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(from)));
-    return hn::ConvertTo(WeightTag(), bits);
-  }
+  HWY_INLINE const uint8_t* load(const uint8_t* from) const { return from; }
   template <int step>
-  HWY_INLINE WeightVector value(WeightVector loaded) const {
-    return loaded;
+  HWY_INLINE WeightVector value(const uint8_t* from) const {
+    const hn::Rebind<int8_t, WeightTag> d8;
+    const hn::RebindToSigned<WeightTag> d32;
+    const auto* const bytes = reinterpret_cast<const int8_t*>(from + step * WeightLayout::strip_columns);
+    return hn::ConvertTo(WeightTag(), hn::PromoteTo(d32, hn::LoadU(d8, bytes)));
   }
 };
 
 struct HalvesReader {
-  static constexpr int64_t steps = 8, bytes = 4;
+  static constexpr int64_t steps = 8, column_bytes = 4;
   static constexpr bool prefetches = true;
 
 #if HWY_TARGET <= HWY_AVX3
@@ -92,7 +86,7 @@ struct HalvesReader {
 
 /// Reads integers that were converted to floats.
 struct FloatsReader {
-  static constexpr int64_t steps = 1, bytes = 4;
+  static constexpr int64_t steps = 1, column_bytes = 4;
   static constexpr bool prefetches = false;
 
   HWY_INLINE WeightVector load(const uint8_t* from) const {
@@ -115,7 +109,9 @@ HWY_INLINE void unrolled(Action action) {
 
 /// A segment of a panel, and the rows by which it is multiplied.
 struct SegmentProduct {
-  const uint8_t* weights;
+  const uint8_t* weights;  ///< of the first strip
+  int64_t strip_bytes;     ///< distance between two strips
+  int64_t ahead;           ///< distance to the prefetched weights
   int64_t width, length;
   const float* x;
   int64_t x_row;
@@ -139,7 +135,13 @@ HWY_NOINLINE void multiply_columns(const SegmentProduct& args, int64_t first) {
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) sums[r][v] = hn::Zero(d);
   }
-  const uint8_t* HWY_RESTRICT from = args.weights + first * Reader::bytes;
+  constexpr int64_t strip = WeightLayout::strip_columns;
+  const uint8_t* HWY_RESTRICT from =
+      args.weights + first / strip * args.strip_bytes + first % strip * Reader::column_bytes;
+  int64_t offsets[vectors];
+#pragma GCC unroll 8
+  for (int64_t v = 0; v < vectors; ++v)
+    offsets[v] = v * lanes / strip * args.strip_bytes + v * lanes % strip * Reader::column_bytes;
   const float* HWY_RESTRICT x = args.x;
   const auto add = [&](const auto& loaded, auto step, int64_t k) HWY_ATTR {
     WeightVector weights[vectors];
@@ -154,13 +156,13 @@ HWY_NOINLINE void multiply_columns(const SegmentProduct& args, int64_t first) {
   };
   using Loaded = decltype(reader.load(from));
   int64_t k = 0;
-  for (; k < args.length; k += Reader::steps, from += args.width * Reader::bytes) {
+  for (; k < args.length; k += Reader::steps, from += line_bytes) {
     Loaded loaded[vectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) loaded[v] = reader.load(from + v * lanes * Reader::bytes);
+    for (int v = 0; v < vectors; ++v) loaded[v] = reader.load(from + offsets[v]);
     if constexpr (Reader::prefetches) {
 #pragma GCC unroll 8
-      for (int64_t line = 0; line < vectors * lanes * Reader::bytes; line += 64) prefetch_weights(from + line);
+      for (int v = 0; v < vectors; v += std::max<int>(1, strip / lanes)) hwy::Prefetch(from + offsets[v] + args.ahead);
     }
     if (k + Reader::steps <= args.length) {
       unrolled<Reader::steps>([&](auto step) HWY_ATTR { add(loaded, step, k + step); });
@@ -229,20 +231,23 @@ void multiply_blocks(SegmentProduct args, int64_t rows) {
   }
 }
 
-/// Converts the integers of a segment to floats: [length, width].
+/// Converts the integers of a segment to floats: [strip, length, column].
 template <class Reader>
 void convert_segment(const SegmentProduct& args, float* to) {
   const WeightTag d;
   const Reader reader;
   constexpr auto lanes = static_cast<int64_t>(hn::MaxLanes(WeightTag()));
-  const uint8_t* from = args.weights;
-  for (int64_t k = 0; k < args.length; k += Reader::steps) {
-    for (int64_t column = 0; column < args.width; column += lanes, from += lanes * Reader::bytes) {
-      const auto loaded = reader.load(from);
-      unrolled<Reader::steps>([&](auto step) HWY_ATTR {
-        if (k + step < args.length)
-          hn::StoreU(reader.template value<decltype(step)::value>(loaded), d, to + (k + step) * args.width + column);
-      });
+  constexpr int64_t strip = WeightLayout::strip_columns;
+  for (int64_t first = 0; first < args.width; first += strip, to += args.length * strip) {
+    const uint8_t* from = args.weights + first / strip * args.strip_bytes;
+    for (int64_t k = 0; k < args.length; k += Reader::steps, from += line_bytes) {
+      for (int64_t column = 0; column < strip; column += lanes) {
+        const auto loaded = reader.load(from + column * Reader::column_bytes);
+        unrolled<Reader::steps>([&](auto step) HWY_ATTR {
+          if (k + step < args.length)
+            hn::StoreU(reader.template value<decltype(step)::value>(loaded), d, to + (k + step) * strip + column);
+        });
+      }
     }
   }
 }
@@ -281,6 +286,11 @@ void multiply_weight_panel(const WeightOnlyLinear& args, const float* x, const f
     const WeightLayout::Segment segment = layout.segment(s);
     SegmentProduct product{
         .weights = packed + layout.weights_at(panel, segment),
+        .strip_bytes = layout.strip_bytes(),
+        // The last segment prefetches the beginning of the next panel.
+        .ahead = s + 1 < layout.segments() ? prefetch_ahead
+                                           : width / WeightLayout::strip_columns * layout.strip_bytes() -
+                                                 WeightLayout::strip_columns * segment.depth,
         .width = layout.width(panel),
         .length = segment.length,
         .x = x + segment.first,
@@ -294,6 +304,7 @@ void multiply_weight_panel(const WeightOnlyLinear& args, const float* x, const f
     if (converts) {
       convert_segment<Reader>(product, converted);
       product.weights = reinterpret_cast<const uint8_t*>(converted);
+      product.strip_bytes = segment.length * line_bytes;
       multiply_blocks<FloatsReader>(product, args.rows);
     } else {
       multiply_blocks<Reader>(product, args.rows);
@@ -341,6 +352,7 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
+#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
 #include "bellows/kernels/parallel.h"
@@ -387,7 +399,8 @@ void linear_block(WeightOnlyLinear args) {
   if (scratch.x_row()) args.x_row = scratch.x_row();
   constexpr int64_t task_products = 100'000;  // about 10 µs
   const int64_t panels = layout.panels(), products = WeightLayout::panel_columns * args.format.inner * args.rows;
-  const int64_t per_chunk = task_products / (products + 1) + 1;
+  // A few chunks per thread, because a chunk prefetches each of its panels except the first.
+  const int64_t per_chunk = std::max(task_products / (products + 1) + 1, panels / (4 * at::get_num_threads()));
   parallel_chunks((panels + per_chunk - 1) / per_chunk, [&](int64_t chunk) {
     const int64_t begin = chunk * per_chunk, end = std::min(begin + per_chunk, panels);
     HWY_DYNAMIC_DISPATCH(multiply_weight_panels)(args, first, sums, scratch.sums_row(), begin, end);
