@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -245,8 +246,8 @@ int main(int argc, char** argv) {
   return bench_main(
       argc, argv,
       "Times linear layers with int8 weights (one scale per channel) and int4 weights (one scale per 128) at batch\n"
-      "sizes 1 to 8, and compares them with libtorch's linear layers in fp32 and bf16 and with its own kernels\n"
-      "for such weights. Each side reads its weights from 512 MiB, which exceeds the caches. The limit is the time\n"
-      "in which all threads only read the bytes of the weight, measured in the same rounds.",
+      "sizes 1 to 8. It compares them with libtorch's linear layers in fp32 and bf16, and with libtorch's kernels\n"
+      "for such weights. Each side reads its weights from 512 MiB, which exceeds most caches. The limit is the\n"
+      "time in which all threads only read the bytes of the weight, measured in the same rounds.",
       run);
 }
