@@ -54,7 +54,9 @@ class WeightLayout {
   size_t weights_at(int64_t panel, const Segment& segment) const {
     return static_cast<size_t>(panel * (panel_columns / strip_columns) * strip_bytes() + strip_columns * segment.depth);
   }
-  int64_t strip_bytes() const { return (strip_columns * depth() + 63) / 64 * 64 | 64; }
+  /// Bytes of a strip, with and without the padding at its end.
+  int64_t strip_bytes() const { return (used_strip_bytes() + 63) / 64 * 64 | 64; }
+  int64_t used_strip_bytes() const { return strip_columns * depth(); }
   size_t scales_at(int64_t panel, int64_t group) const {
     return scales_begin() + static_cast<size_t>(parameter(panel, group)) * sizeof(float);
   }

@@ -28,8 +28,6 @@ using WeightBits = hn::Vec<hn::RebindToSigned<WeightTag>>;
 
 /// Rows of x that one pass over the weight multiplies.
 constexpr int64_t block_rows = 8;
-/// Bytes between the loaded and the prefetched weights. The processor's own prefetchers stop at the end of a page.
-constexpr int64_t prefetch_ahead = 1024;
 /// Groups between the loaded and the prefetched scales.
 constexpr int64_t groups_ahead = 4;
 
@@ -270,6 +268,15 @@ void store_totals(const WeightOnlyLinear& args, const float* totals, int64_t col
   }
 }
 
+/// Returns the bytes between the loaded and the prefetched weights. The processor's own prefetchers stop at the end of a
+/// page. At the end of the strips, the function returns the distance to the beginning of the next panel.
+inline int64_t prefetch_distance(const WeightLayout& layout, const WeightLayout::Segment& segment, int bits) {
+  constexpr int64_t strip = WeightLayout::strip_columns, strips = WeightLayout::panel_columns / strip;
+  const int64_t distance = std::clamp<int64_t>(strip * segment.length * bits / 8, 1024, 4096);
+  const int64_t left = layout.used_strip_bytes() - strip * segment.depth;
+  return left > distance ? distance : strips * layout.strip_bytes() + distance - layout.used_strip_bytes();
+}
+
 /// Multiplies up to WeightOnlyScratch::most_rows rows by one panel.
 /// Params: x – in fp32, with `args.x_row`
 template <class Reader>
@@ -287,10 +294,7 @@ void multiply_weight_panel(const WeightOnlyLinear& args, const float* x, const f
     SegmentProduct product{
         .weights = packed + layout.weights_at(panel, segment),
         .strip_bytes = layout.strip_bytes(),
-        // The last segment prefetches the beginning of the next panel.
-        .ahead = s + 1 < layout.segments() ? prefetch_ahead
-                                           : width / WeightLayout::strip_columns * layout.strip_bytes() -
-                                                 WeightLayout::strip_columns * segment.depth,
+        .ahead = prefetch_distance(layout, segment, args.format.bits),
         .width = layout.width(panel),
         .length = segment.length,
         .x = x + segment.first,
