@@ -204,9 +204,8 @@ Row measure(const Layer& layer, int64_t batch, MemoryReader& memory, const Optio
                      }});
   }
   sides.push_back({"memory", [&](int64_t n) { return memory.seconds(static_cast<double>(n) * bytes); }});
-  Comparison comparison = compare(sides, {.window_s = options.quick ? 0.05 : 0.2,
-                                          .windows = options.quick ? 5 : 15,
-                                          .budget_s = options.quick ? 6. : 60.});
+  Comparison comparison =
+      compare(sides, {.window_s = 0.03, .windows = options.quick ? 5 : 15, .budget_s = options.quick ? 6. : 60.});
   const Side read = comparison.sides.back();
   comparison.sides.pop_back();
   const Side low = comparison.sides[1];
