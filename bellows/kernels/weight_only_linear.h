@@ -41,16 +41,17 @@ struct WeightOnlyLinear {
   void* scratch = nullptr;       ///< weight_only_linear_scratch_bytes(), aligned like float
 };
 
-/// Returns the size of a packed weight in bytes. If `columns` is a multiple of 16, and `group_size` is a multiple of 32,
-/// the packed weight is at most 1.02 times as large as the arguments of pack_weight(). Otherwise, columns are padded to
-/// a multiple of 16, and the groups of 4-bit integers to a multiple of 8.
+/// Returns the size of a packed weight in bytes. It is at most 1.02 times as large as the arguments of pack_weight() if
+/// `inner` is at least 512, `columns` is a multiple of 16, and `group_size` is a multiple of 8. In general, columns are
+/// padded to a multiple of 16, and the groups of 4-bit integers to a multiple of 8. Each 16 columns are padded to an odd
+/// number of cache lines.
 /// Throws: c10::ValueError if the format is invalid
 size_t packed_weight_bytes(const WeightFormat& format);
 /// Throws: c10::ValueError if the format is invalid
 size_t weight_only_linear_scratch_bytes(c10::ScalarType dtype, const WeightFormat& format, int64_t rows);
 
-/// Copies a weight into panels of 64 columns, in the order in which weight_only_linear() reads it. Scales and zero points
-/// follow. Packed weights are the same for all instruction sets.
+/// Copies a weight into the order in which weight_only_linear() reads it (cpu/weight_only_layout.h). Packed weights are the
+/// same for all instruction sets.
 /// Params:  to – packed_weight_bytes(), 64-byte aligned
 /// Cost:    reads the weight once, and writes packed_weight_bytes()
 /// Threads: thread-safe; uses several threads as described in parallel.h if the weight is large

@@ -10,12 +10,15 @@ namespace bellows::kernels {
 
 /// The order of the numbers in a packed weight.
 ///
-/// A *panel* has 64 columns. The last panel has fewer: 16, 32 or 48. A *segment* is a part of a group with at most 256
-/// integers per column. A segment of a panel is a matrix: each row contains, for each column, one byte with an 8-bit
-/// integer or four bytes with eight 4-bit integers, in order from the least significant bits. Integers are signed in two's
-/// complement: unsigned integers and their zero points are reduced by half of their range. Panels follow each other,
-/// and in a panel its segments. Then follow the scales in the order [panel, group, column], and the zero points as
-/// int16 in the same order.
+/// A *strip* has 16 columns, and a *panel* has four strips. The last panel has fewer. A *segment* is a part of a group with
+/// at most 256 integers per column. Strips follow each other, and in a strip its segments. A segment of 8-bit integers is
+/// a matrix [length, 16]. A segment of 4-bit integers is a matrix of four bytes [ceil(length / 8), 16]. Each element
+/// contains eight integers, in order from the least significant bits. Integers are signed in two's complement: unsigned
+/// integers and their zero points are reduced by half of their range.
+///
+/// The scales follow the strips, in the order [panel, group, column], and the zero points as int16 in the same order.
+/// A panel is multiplied strip by strip side by side, because processors read four streams of memory faster than one. A
+/// strip has an odd number of cache lines, so that the streams use different sets of the caches.
 class WeightLayout {
  public:
   static constexpr int64_t strip_columns = 16;  ///< the number of columns is padded to a multiple
@@ -49,8 +52,11 @@ class WeightLayout {
 
   /// Offsets in bytes from the beginning of a packed weight.
   size_t weights_at(int64_t panel, const Segment& segment) const {
-    return static_cast<size_t>(panel * panel_columns * depth() + width(panel) * segment.depth);
+    return static_cast<size_t>(panel * (panel_columns / strip_columns) * strip_bytes() + strip_columns * segment.depth);
   }
+  /// Bytes of a strip, with and without the padding at its end.
+  int64_t strip_bytes() const { return (used_strip_bytes() + 63) / 64 * 64 | 64; }
+  int64_t used_strip_bytes() const { return strip_columns * depth(); }
   size_t scales_at(int64_t panel, int64_t group) const {
     return scales_begin() + static_cast<size_t>(parameter(panel, group)) * sizeof(float);
   }
@@ -72,7 +78,7 @@ class WeightLayout {
   int64_t parameter(int64_t panel, int64_t group) const {
     return panel * panel_columns * groups() + group * width(panel);
   }
-  size_t scales_begin() const { return static_cast<size_t>(round_up(padded_columns() * depth(), 64)); }
+  size_t scales_begin() const { return static_cast<size_t>(padded_columns() / strip_columns * strip_bytes()); }
   size_t zero_points_begin() const {
     return scales_begin() + static_cast<size_t>(padded_columns() * groups()) * sizeof(float);
   }

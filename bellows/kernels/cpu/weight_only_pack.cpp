@@ -26,16 +26,17 @@ void check_format(const WeightFormat& format, const char* function) {
                     format.inner, ". Use group_size = inner for one scale per row.");
 }
 
-/// Writes one column of a segment as rows of bytes.
-/// Params: row   – the row of the original weight that becomes this column
-///         width – of the panel
-void pack_bytes(const uint8_t* row, const Segment& segment, uint8_t flipped, int64_t width, uint8_t* to) {
-  for (int64_t k = 0; k < segment.length; ++k) to[k * width] = row[segment.first + k] ^ flipped;
+constexpr int64_t strip = WeightLayout::strip_columns;
+
+/// Writes one column of a segment of 8-bit integers.
+/// Params: row – the row of the original weight that becomes this column
+void pack_bytes(const uint8_t* row, const Segment& segment, uint8_t flipped, uint8_t* to) {
+  for (int64_t k = 0; k < segment.length; ++k) to[k * strip] = row[segment.first + k] ^ flipped;
 }
 
-/// Writes one column of a segment as rows of eight 4-bit integers.
-void pack_halves(const uint8_t* row, const Segment& segment, uint8_t flipped, int64_t width, uint8_t* to) {
-  for (int64_t k = 0; k < segment.length; k += 8, to += 4 * width) {
+/// Writes one column of a segment of 4-bit integers.
+void pack_halves(const uint8_t* row, const Segment& segment, uint8_t flipped, uint8_t* to) {
+  for (int64_t k = 0; k < segment.length; k += 8, to += 4 * strip) {
     uint32_t eight = 0;
     for (int64_t i = 0; i < std::min<int64_t>(8, segment.length - k); ++i) {
       const int64_t from = segment.first + k + i;
@@ -54,15 +55,16 @@ void pack_weights(const QuantizedWeight& weight, const WeightLayout& layout, int
   const int64_t first = panel * WeightLayout::panel_columns, count = std::min(width, format.columns - first);
   const auto* const values = static_cast<const uint8_t*>(weight.values) + first * row_bytes;
   const auto flipped = static_cast<uint8_t>(layout.offset());
+  const int64_t strips = width / strip;
+  uint8_t* const begin = to + layout.weights_at(panel, {});
+  std::memset(begin, 0, static_cast<size_t>(strips * layout.strip_bytes()));
   for (int64_t s = 0; s < layout.segments(); ++s) {
     const Segment segment = layout.segment(s);
-    uint8_t* const begin = to + layout.weights_at(panel, segment);
-    const int64_t rows = halves ? (segment.length + 7) / 8 * 4 : segment.length;
-    if (count < width) std::memset(begin, 0, static_cast<size_t>(rows * width));
     for (int64_t column = 0; column < count; ++column) {
       const uint8_t* const row = values + column * row_bytes;
-      halves ? pack_halves(row, segment, flipped, width, begin + 4 * column)
-             : pack_bytes(row, segment, flipped, width, begin + column);
+      uint8_t* const in_strip = begin + column / strip * layout.strip_bytes() + strip * segment.depth;
+      halves ? pack_halves(row, segment, flipped, in_strip + 4 * (column % strip))
+             : pack_bytes(row, segment, flipped, in_strip + column % strip);
     }
   }
 }
