@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -74,6 +75,24 @@ TEST_F(TrainedDigits, EvaluateGivesTheAccuracyOfTraining) {
                                              "--data", digits(), "--split", "test", "--json"})
                                     .out);
   EXPECT_EQ(same["loss"], result["loss"]);
+}
+
+TEST_F(TrainedDigits, EvaluateWithoutARecipe) {
+  const std::string file = digits() + "/train-000.tar";
+  const auto evaluate = [&](std::vector<std::string> words) {
+    for (const char* word : {"evaluate", "--json", "--data"}) words.emplace_back(word);
+    std::ranges::rotate(words, words.end() - 3);
+    words.insert(words.begin() + 3, file);
+    const Outcome outcome = run_bellows(words);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return Json::parse(outcome.out);
+  };
+  const Json own =
+      evaluate({"--run", run(), "--set", "data=" + file, "--set", "eval_data=" + digits() + "/test-000.tar"});
+  EXPECT_EQ(own["samples"], 360) << "--data, although the recipe has other evaluation data";
+  const Json bare = evaluate({"--model", "mlp", "--weights", checkpoint()});
+  EXPECT_EQ(bare["samples"], 360);
+  EXPECT_GT(bare["accuracy"].get<double>(), 0.5);
 }
 
 TEST_F(TrainedDigits, EvaluatePrintsATable) {
