@@ -202,8 +202,8 @@ TEST(TrainedModel, LoadsEachKindOfFile) {
 TEST(TrainedModel, TorchScriptFilesContainTheirWeights) {
   const TemporaryFolder folder;
   torch::jit::Module module("Net");
-  module.register_parameter("w", torch::zeros({64, 10}), /*is_buffer=*/false);
-  module.register_parameter("b", torch::arange(10).to(at::kFloat), /*is_buffer=*/false);
+  module.register_parameter("w", torch::zeros({64, 10}).requires_grad_(), /*is_buffer=*/false);
+  module.register_parameter("b", torch::arange(10).to(at::kFloat).requires_grad_(), /*is_buffer=*/false);
   module.define("def forward(self, x):\n  return torch.matmul(x.flatten(1), self.w) + self.b\n");
   module.save(folder / "net.pt");
   Recipe recipe = digits_recipe();
