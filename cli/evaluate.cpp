@@ -87,9 +87,7 @@ int run_evaluate(const EvaluateArguments& arguments) {
   const train::Recipe recipe = trained_recipe(arguments);
   const Interrupt interrupt("no result is printed");
   const TrainedModel trained = load_trained_model(arguments, recipe);
-  // If the recipe has no dataset, --data is its dataset, and its held-out samples are evaluated.
-  const bool has_own = trained.job.recipe.data != arguments.data;
-  const ModelEvaluation result = train::evaluate(trained, {.data = has_own ? arguments.data : "",
+  const ModelEvaluation result = train::evaluate(trained, {.data = arguments.data,
                                                            .split = arguments.split,
                                                            .batch_size = arguments.batch_size,
                                                            .compile = arguments.compile});

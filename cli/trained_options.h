@@ -7,7 +7,7 @@
 namespace bellows::cli {
 
 /// Returns the recipe of the trained model that the options of `bellows evaluate` and `bellows predict` describe, with
-/// the changes on the command line. If the recipe has no dataset, --data becomes its dataset.
+/// the changes on the command line. If the recipe has no dataset, --data describes the classes.
 /// Throws: UsageError if options contradict each other. c10::Error if the run folder cannot be read
 train::Recipe trained_recipe(const TrainedArguments& arguments);
 

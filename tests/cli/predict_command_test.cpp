@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -20,16 +21,16 @@ namespace bellows::cli {
 
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-std::vector<json> lines_of(const std::string& text) {
-  std::vector<json> all;
+std::vector<Json> lines_of(const std::string& text) {
+  std::vector<Json> all;
   std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) all.push_back(json::parse(line));
+  for (std::string line; std::getline(lines, line);) all.push_back(Json::parse(line));
   return all;
 }
 
@@ -46,7 +47,7 @@ class TrainedDigits : public testing::Test {
     const Outcome outcome =
         run_bellows({"train", "--data", digits(), "--model", "mlp", "--set", "epochs=1", "--out", run(), "--json"});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-    result_ = json::parse(outcome.out);
+    result_ = Json::parse(outcome.out);
   }
   static void TearDownTestSuite() { scratch_.reset(); }
   static std::string path(const std::string& name) { return *scratch_ / name; }
@@ -56,7 +57,7 @@ class TrainedDigits : public testing::Test {
 
  private:
   static inline std::unique_ptr<Scratch> scratch_;
-  static inline json result_;
+  static inline Json result_;
 };
 
 }  // namespace
@@ -64,16 +65,34 @@ class TrainedDigits : public testing::Test {
 TEST_F(TrainedDigits, EvaluateGivesTheAccuracyOfTraining) {
   const Outcome outcome = run_bellows({"evaluate", "--run", run(), "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  const json result = json::parse(outcome.out);
+  const Json result = Json::parse(outcome.out);
   EXPECT_EQ(result["accuracy"].get<double>(), accuracy());
   EXPECT_EQ(result["samples"], 359);
   EXPECT_EQ(result["step"], 45);
   EXPECT_GT(result["weight_bytes"].get<int64_t>(), 0);
   EXPECT_GT(result["latency_median_s"].get<double>(), 0);
-  const json same = json::parse(run_bellows({"evaluate", "--recipe", run() + "/recipe.yaml", "--weights", checkpoint(),
+  const Json same = Json::parse(run_bellows({"evaluate", "--recipe", run() + "/recipe.yaml", "--weights", checkpoint(),
                                              "--data", digits(), "--split", "test", "--json"})
                                     .out);
   EXPECT_EQ(same["loss"], result["loss"]);
+}
+
+TEST_F(TrainedDigits, EvaluateWithoutARecipe) {
+  const std::string file = digits() + "/train-000.tar";
+  const auto evaluate = [&](std::vector<std::string> words) {
+    for (const char* word : {"evaluate", "--json", "--data"}) words.emplace_back(word);
+    std::ranges::rotate(words, words.end() - 3);
+    words.insert(words.begin() + 3, file);
+    const Outcome outcome = run_bellows(words);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return Json::parse(outcome.out);
+  };
+  const Json own =
+      evaluate({"--run", run(), "--set", "data=" + file, "--set", "eval_data=" + digits() + "/test-000.tar"});
+  EXPECT_EQ(own["samples"], 360) << "--data, although the recipe has other evaluation data";
+  const Json bare = evaluate({"--model", "mlp", "--weights", checkpoint()});
+  EXPECT_EQ(bare["samples"], 360);
+  EXPECT_GT(bare["accuracy"].get<double>(), 0.5);
 }
 
 TEST_F(TrainedDigits, EvaluatePrintsATable) {
@@ -88,7 +107,7 @@ TEST_F(TrainedDigits, EvaluatePrintsATable) {
 
 TEST_F(TrainedDigits, EvaluateInBf16HalvesTheWeights) {
   const auto bytes = [&](const std::string& dtype) {
-    return json::parse(run_bellows({"evaluate", "--run", run(), "--dtype", dtype, "--json"}).out)["weight_bytes"]
+    return Json::parse(run_bellows({"evaluate", "--run", run(), "--dtype", dtype, "--json"}).out)["weight_bytes"]
         .get<int64_t>();
   };
   EXPECT_EQ(bytes("fp32"), 2 * bytes("bf16"));
@@ -97,7 +116,7 @@ TEST_F(TrainedDigits, EvaluateInBf16HalvesTheWeights) {
 TEST_F(TrainedDigits, PredictGivesTheAccuracyOfTraining) {
   const Outcome outcome = run_bellows({"predict", "--run", run(), "--split", "test", "--top", "3"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  const std::vector<json> lines = lines_of(outcome.out);
+  const std::vector<Json> lines = lines_of(outcome.out);
   const std::vector<int64_t> labels = data::read_labels(*data::open(digits(), {.split = "test"}).source());
   ASSERT_EQ(lines.size(), labels.size());
   int64_t right = 0;
@@ -105,7 +124,7 @@ TEST_F(TrainedDigits, PredictGivesTheAccuracyOfTraining) {
     EXPECT_EQ(lines[i]["index"], i);
     right += lines[i]["prediction"] == std::to_string(labels[i]);
     ASSERT_EQ(lines[i]["top"].size(), 3u);
-    EXPECT_EQ(lines[i]["top"][0], (json::array({lines[i]["prediction"], lines[i]["probability"]})));
+    EXPECT_EQ(lines[i]["top"][0], (Json::array({lines[i]["prediction"], lines[i]["probability"]})));
   }
   EXPECT_EQ(static_cast<double>(right) / static_cast<double>(labels.size()), accuracy());
 }
@@ -130,14 +149,14 @@ TEST_F(TrainedDigits, PredictReportsBadFilesAndContinues) {
       run_bellows({"predict", "--run", run(), "/nowhere.png", path("good\xff.png"), path("bad.png")});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("/nowhere.png"), HasSubstr("2 of 3 inputs could not be predicted")));
-  const std::vector<json> lines = lines_of(outcome.out);
+  const std::vector<Json> lines = lines_of(outcome.out);
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_EQ(lines[0]["file"], "/nowhere.png");
   EXPECT_THAT(lines[0]["error"].get<std::string>(), HasSubstr("No such file"));
   EXPECT_TRUE(lines[1].contains("prediction"));
   EXPECT_FALSE(lines[1].contains("index"));
   EXPECT_THAT(lines[2]["error"].get<std::string>(), HasSubstr("expected a PNG or JPEG image"));
-  const json first = lines_of(run_bellows({"predict", "--run", run(), "--split", "test"}).out).front();
+  const Json first = lines_of(run_bellows({"predict", "--run", run(), "--split", "test"}).out).front();
   EXPECT_EQ(lines[1]["prediction"], first["prediction"]);
 }
 

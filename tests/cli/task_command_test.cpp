@@ -123,6 +123,20 @@ TEST_P(TaskCommands, IsPlanned) {
   EXPECT_TRUE(nlohmann::json::accept(outcome.out));
 }
 
+/// Params: output – output of `bellows predict` for all samples
+void expect_predictions(const std::string& output, const std::string& task) {
+  std::istringstream lines(output);
+  int64_t count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const auto json = nlohmann::json::parse(line);
+    EXPECT_EQ(json["index"], count);
+    EXPECT_EQ(json.value("values", nlohmann::json::array()).size(), task == "regression" ? 1u : 0u) << line;
+    EXPECT_EQ(json.value("probabilities", nlohmann::json::object()).size(), task == "multi_label" ? 2u : 0u) << line;
+    EXPECT_EQ(json.contains("probability"), task == "siamese") << line;
+  }
+  EXPECT_EQ(count, samples);
+}
+
 TEST_P(TaskCommands, IsEvaluatedAndPredicted) {
   const Outcome run = run_bellows(command("train", {"--set", "epochs=2", "--out", folder_ / "run", "--json"}));
   ASSERT_EQ(run.exit_code, 0) << run.err;
@@ -155,17 +169,7 @@ TEST_P(TaskCommands, IsEvaluatedAndPredicted) {
     return;
   }
   ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
-  std::istringstream lines(predicted.out);
-  int64_t count = 0;
-  for (std::string line; std::getline(lines, line); ++count) {
-    const auto json = nlohmann::json::parse(line);
-    EXPECT_EQ(json["index"], count);
-    const std::string task = GetParam().name;
-    EXPECT_EQ(json.value("values", nlohmann::json::array()).size(), task == "regression" ? 1u : 0u) << line;
-    EXPECT_EQ(json.value("probabilities", nlohmann::json::object()).size(), task == "multi_label" ? 2u : 0u) << line;
-    EXPECT_EQ(json.contains("probability"), task == "siamese") << line;
-  }
-  EXPECT_EQ(count, samples);
+  expect_predictions(predicted.out, GetParam().name);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TaskCommands,

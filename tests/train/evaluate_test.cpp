@@ -1,9 +1,11 @@
 // Trained models are evaluated as their training run evaluated them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/script.h>
 
 #include <filesystem>
 
+#include "bellows/data/order/labels.h"
 #include "bellows/io/tensors/torch_file.h"
 #include "bellows/train/inference/model_evaluation.h"
 #include "tests/support/captured_log.h"
@@ -195,6 +197,23 @@ TEST(TrainedModel, LoadsEachKindOfFile) {
     named.weights = folder / file;
     expect_same_bits(copies_of(load_trained(named, "").model), weights);
   }
+}
+
+TEST(TrainedModel, TorchScriptFilesContainTheirWeights) {
+  const TemporaryFolder folder;
+  torch::jit::Module module("Net");
+  module.register_parameter("w", torch::zeros({64, 10}).requires_grad_(), /*is_buffer=*/false);
+  module.register_parameter("b", torch::arange(10).to(at::kFloat).requires_grad_(), /*is_buffer=*/false);
+  module.define("def forward(self, x):\n  return torch.matmul(x.flatten(1), self.w) + self.b\n");
+  module.save(folder / "net.pt");
+  Recipe recipe = digits_recipe();
+  recipe.model = folder / "net.pt";
+  const ModelEvaluation result = evaluate(load_trained(recipe, ""));
+  int64_t nines = 0;
+  const data::SourcePtr test = data::open(recipe.eval_data).source();
+  for (const int64_t label : data::read_labels(*test)) nines += label == 9;
+  EXPECT_EQ(result.evaluation.accuracy, static_cast<double>(nines) / static_cast<double>(test->size()));
+  EXPECT_EQ(result.weight_bytes, 4 * 650);
 }
 
 TEST(TrainedModel, NamesWhatIsMissing) {

@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_folder(const std::string& path) {
+bool exists_as_folder(const std::string& path) {
   std::error_code unreadable;
   return fs::is_directory(path, unreadable);
 }
@@ -51,7 +51,7 @@ Model prepared_model(const ResolvedJob& job) {
 }
 
 /// The entries whose names start with `prefix`, without it.
-NamedTensors below(const NamedTensors& tensors, std::string_view prefix) {
+NamedTensors without_prefix(const NamedTensors& tensors, std::string_view prefix) {
   NamedTensors result;
   for (const auto& [name, tensor] : tensors) {
     if (name.starts_with(prefix)) result.emplace_back(name.substr(prefix.size()), tensor);
@@ -63,16 +63,16 @@ NamedTensors below(const NamedTensors& tensors, std::string_view prefix) {
 void restore(TrainedModel& trained, const checkpoint::State& state) {
   checkpoint::restore_model(trained.model, state.model);
   trained.step = state.step;
-  const NamedTensors average = below(state.extra, "average.");
+  const NamedTensors average = without_prefix(state.extra, "average.");
   for (const auto& [name, value] : average) {
     if (name == "n_averaged") trained.averaged = value.item<int64_t>() > 0;
   }
-  if (trained.averaged) load_state_dict(trained.model, below(average, "module."));
+  if (trained.averaged) load_state_dict(trained.model, without_prefix(average, "module."));
 }
 
 /// The content of a checkpoint, or nothing if the file is of another kind.
 std::optional<checkpoint::State> checkpoint_in(const std::string& path) {
-  if (is_folder(path)) {
+  if (exists_as_folder(path)) {
     std::error_code unreadable;
     TORCH_CHECK_VALUE(fs::exists(path + "/index.json", unreadable), path,
                       " is a folder, but not a checkpoint that several ranks wrote. Expected a safetensors file, a "
@@ -114,7 +114,7 @@ TrainedModel untrained(Recipe recipe) {
 }  // namespace
 
 Recipe recipe_of_run(const std::string& run) {
-  TORCH_CHECK_VALUE(is_folder(run), "`run`: there is no folder ", run,
+  TORCH_CHECK_VALUE(exists_as_folder(run), "`run`: there is no folder ", run,
                     ". Expected the folder in which `bellows train` saved its checkpoints.");
   const std::string path = run + "/recipe.yaml";
   std::error_code unreadable;
