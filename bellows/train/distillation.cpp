@@ -229,6 +229,7 @@ LossFn distilled_loss_function(const Model& model, const Task& task, const Disti
 }
 
 LossFn cached_loss_function(const Model& model, const Task& task, const Distillation& distillation) {
+  // The loss reads only the numbers. With the teacher itself, the function would keep it in memory.
   const Distillation weights{.teacher = model, .weight = distillation.weight, .temperature = distillation.temperature};
   return [model, task, weights](const data::Batch& batch) {
     const at::Tensor target = target_of(task, batch);
