@@ -1,5 +1,6 @@
 #include "bellows/models/layer_transfer.h"
 
+#include <ATen/TensorOperators.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
