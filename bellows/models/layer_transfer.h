@@ -38,9 +38,8 @@ std::vector<int64_t> every_second_layer(int64_t count, int64_t teacher_layers);
 /// Params:   student – changed in place; the dtype and device of its tensors do not change
 /// Numerics: exact if dtypes are equal. A DistilBERT with all layers of a BERT computes the same hidden states up to
 ///           rounding (tests/models/layer_transfer_test.cpp)
-/// Throws:   c10::ValueError if the number of entries in `layers` differs from the student's number of layers, if a
-///           layer does not exist, or if a tensor of a layer is missing in the teacher or has a different shape. The
-///           student is then unchanged
+/// Throws:   c10::ValueError if `layers` does not have one entry per layer of the student, or if a layer does not exist.
+///           Also if a tensor of a layer is missing in the teacher or has a different shape. The student is then unchanged
 /// Ref:      arXiv:1910.01108, section 2; transformers' extract_distilbert.py
 LayerTransfer copy_layers(const Model& student, const Model& teacher, const std::vector<int64_t>& layers);
 
