@@ -6,11 +6,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include "bellows/amp/policy.h"
 #include "bellows/compile/compile.h"
 #include "bellows/core/grad_mode.h"
+#include "bellows/data/dataset.h"
+#include "bellows/data/select/subset.h"
 #include "bellows/io/tensors/safetensors.h"
 #include "bellows/models/registry.h"
 #include "bellows/models/resnet.h"
@@ -23,6 +24,8 @@
 namespace bellows::bench {
 
 namespace {
+
+using train::Recipe;
 
 using Forward = std::function<at::Tensor(const at::Tensor& images)>;
 
@@ -72,9 +75,9 @@ struct Subject {
 };
 
 struct Setting {
-  std::string folder;          ///< for weights and caches
+  std::string folder;          ///< for weights, the cache and the subset
   std::string data;            ///< folder of the digits
-  int64_t student_epochs = 0;  ///< over the first shard, a quarter of the training data
+  int64_t student_epochs = 0;  ///< over a subset of the training data
   int64_t teacher_epochs = 0;  ///< over all training data
 };
 
@@ -95,8 +98,8 @@ void add_model(int64_t width) {
 Recipe recipe_for(const Setting& setting, int64_t width, int64_t seed) {
   Recipe recipe;
   recipe.model = model_of(width);
-  recipe.data = setting.data + "/train-000.tar";
-  recipe.eval_data = setting.data + "/test-000.tar";
+  recipe.data = setting.data;
+  recipe.subset = setting.folder + "/subset.json";
   recipe.epochs = setting.student_epochs;
   recipe.lr_schedule = "one_cycle";
   recipe.lr = 0.1;
@@ -113,11 +116,17 @@ Model trained(const Recipe& recipe) {
   return model;
 }
 
+/// Chooses the samples of the students.
+void choose_samples(const Setting& setting, int64_t count) {
+  const int64_t all = data::open(setting.data, {.split = "train"}).size();
+  data::save_subset(setting.folder + "/subset.json",
+                    {.source = "", .rule = "random", .of = all, .ids = data::random_subset(all, count, 1)});
+}
+
 /// Returns the teacher's weights as a file.
 std::string train_teacher(const Setting& setting, int64_t width) {
   Recipe recipe = recipe_for(setting, width, 1);
-  recipe.data = setting.data;
-  recipe.eval_data = "";
+  recipe.subset = "";
   recipe.epochs = setting.teacher_epochs;
   const std::string path = setting.folder + "/teacher.safetensors";
   io::save_safetensors(path, trained(recipe).state_dict());
@@ -260,6 +269,7 @@ int run(const Options& options) {
                         .data = options.data,
                         .student_epochs = options.quick ? 5 : std::stoll(options.extra.at("epochs")),
                         .teacher_epochs = options.quick ? 4 : 12};
+  choose_samples(setting, std::stoll(options.extra.at("samples")));
   std::vector<int64_t> widths = {4};
   if (!options.quick) widths = {2, 4};
   measure(setting, 16, widths, options.quick ? 1 : std::stoll(options.extra.at("seeds")), options.quick, report);
@@ -279,6 +289,7 @@ int main(int argc, char** argv) {
       "as "
       "their teacher.\nFor each model and form (fp32, compiled, bf16), it reports the held-out accuracy, the number of "
       "parameters, the size and the latency.\n--seeds: number of seeds per student. --epochs: epochs of the students. "
+      "--samples: digits on which they train. "
       "--quick: one seed and fewer epochs.",
-      run, {{"seeds", "3"}, {"epochs", "10"}});
+      run, {{"seeds", "3"}, {"epochs", "10"}, {"samples", "360"}});
 }
