@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -117,18 +118,12 @@ TEST_F(TeacherCache, TheStudentApproachesItsTeacherFromItsTopLogits) {
   EXPECT_LT(losses.back(), 0.8 * losses.front());
 }
 
-TEST_F(TeacherCache, RanksShareOneFileAndLearnWhatOneProcessLearns) {
+TEST_F(TeacherCache, RanksLearnWhatOneProcessLearns) {
   const Recipe recipe = cached({"data_parallel=ddp"});
-  std::vector<Job> jobs(2, Job{.recipe = {},
-                               .model = Model::of(torch::nn::Linear(1, 1)),
-                               .optimizers = {},
-                               .loss = {},
-                               .train = blobs(1),
-                               .eval = {}});
+  std::vector<Job> jobs{make_job(recipe), make_job(recipe)};
   std::vector<std::vector<double>> losses(2);
   parallel::testing::run_ranks(2, [&](const comm::Group& group) {
     const auto rank = static_cast<size_t>(group.rank());
-    jobs[rank] = make_job(recipe);  // both at once: one computes the file, the other waits
     jobs[rank].ranks = group;
     TrainLoop loop(std::move(jobs[rank]));
     loop.run_steps(20);
@@ -137,6 +132,26 @@ TEST_F(TeacherCache, RanksShareOneFileAndLearnWhatOneProcessLearns) {
   EXPECT_EQ(losses[0], losses[1]);
   const std::vector<double> alone = cached_losses(this->recipe(), 20);
   for (size_t i = 0; i < alone.size(); ++i) EXPECT_NEAR(losses[0][i], alone[i], 1e-4 * alone[i]) << "step " << i;
+}
+
+// As ranks do that start without the file.
+TEST_F(TeacherCache, OneOfSeveralComputesTheFileAndTheOthersWait) {
+  const ResolvedJob job = resolve(cached());
+  Distillation distillation = *make_distillation(job, make_model(job));
+  std::atomic<int64_t> seen = 0;
+  distillation.compiled = [&](const std::vector<at::Tensor>& inputs) {
+    seen += inputs.front().size(0);
+    return predict(distillation.teacher, inputs);
+  };
+  const data::Dataset train = train_part(job);
+  std::vector<std::string> errors(3, "not run");
+  std::vector<std::thread> threads;
+  for (std::string& error : errors) {
+    threads.emplace_back([&] { error = error_of([&] { with_teacher_outputs(job, distillation, train); }); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(errors, std::vector<std::string>(3, ""));
+  EXPECT_EQ(seen, train.size());
 }
 
 TEST_F(TeacherCache, AnotherTeacherOrDatasetIsAnErrorThatNamesIt) {
