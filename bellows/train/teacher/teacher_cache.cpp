@@ -46,10 +46,14 @@ class CacheLock {
       }
       wait_or_close(wait);
     }
+    held_ = true;
   }
   ~CacheLock() { ::close(fd_); }
   CacheLock(const CacheLock&) = delete;
   CacheLock& operator=(const CacheLock&) = delete;
+
+  /// False if the file system does not support locks.
+  bool held() const { return held_; }
 
  private:
   void wait_or_close(LongWait& wait) {
@@ -62,7 +66,20 @@ class CacheLock {
   }
 
   int fd_;
+  bool held_ = false;
 };
+
+/// Removes the unfinished files of killed processes. Only the holder of the lock may write such files.
+void remove_unfinished(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::string prefix = path.filename().string() + ".tmp-";
+  std::vector<std::filesystem::path> unfinished;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(path.has_parent_path() ? path.parent_path() : ".", error)) {
+    if (entry.path().filename().string().starts_with(prefix)) unfinished.push_back(entry.path());
+  }
+  for (const auto& file : unfinished) std::filesystem::remove(file, error);
+}
 
 std::string file_hash(const std::string& path) {
   return io::hash_hex(hash_name, MappedFile(path).bytes());
@@ -89,7 +106,9 @@ void check_facts(const CacheFile& cache, const CacheFacts& expected) {
     for (const auto& [key, old] : cache.facts()) {
       if (key == name) found = old;
     }
-    if (found != value) differences.push_back(c10::str(name, ": \"", found, "\" in the file, \"", value, "\" now"));
+    const bool better = name == "precision" && found == "fp32";  // so that runs in any precision can share a file
+    if (found != value && !better)
+      differences.push_back(c10::str(name, ": \"", found, "\" in the file, \"", value, "\" now"));
   }
   TORCH_CHECK_VALUE(differences.empty(), "teacher_cache = ", cache.path(),
                     ": the file was computed with other settings (", c10::Join("; ", differences),
@@ -171,6 +190,7 @@ data::Dataset with_teacher_outputs(const ResolvedJob& job, const Distillation& d
   if (!std::filesystem::exists(path, error)) {
     const CacheLock lock(path);
     if (!std::filesystem::exists(path, error)) {
+      if (lock.held()) remove_unfinished(path);
       const NamedTensors generators = checkpoint::rng_state();
       compute(job, distillation, train, facts);
       checkpoint::set_rng_state(generators);

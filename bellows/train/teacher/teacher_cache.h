@@ -20,7 +20,7 @@ std::string weights_hash(const Model& model);
 /// Returns the training data with the teacher's outputs from the file `teacher_cache`. If the file does not exist, it
 /// is first computed: the teacher runs once for each sample, in the order of the data. If several ranks or runs need the
 /// same file at the same time, one of them computes it, and the others wait for it (a lock on PATH.lock). If the process
-/// is killed, the next run computes the file again.
+/// is killed, the next run computes the file again. A file that was computed in fp32 is also used in other precisions.
 /// Params:   train – the training data of the recipe, of all ranks together
 /// Numerics: the teacher sees each sample in another batch than without a cache. Its outputs may therefore differ by
 ///           rounding. If they do not depend on the batch, and all logits are stored, training is bit-identical to
