@@ -196,11 +196,20 @@ double mean_of(const std::vector<double>& values) {
   return sum / static_cast<double>(values.size());
 }
 
+/// Standard deviation over the seeds; 0 for one seed.
+double spread_of(const std::vector<double>& values) {
+  if (values.size() < 2) return 0;
+  double squares = 0;
+  for (const double value : values) squares += (value - mean_of(values)) * (value - mean_of(values));
+  return std::sqrt(squares / static_cast<double>(values.size() - 1));
+}
+
 std::string note_of(const Found& found) {
   char text[160];
   std::snprintf(text, sizeof text,
-                "%lld parameters, %.1f KiB, %.1f us per image; seeds:", static_cast<long long>(found.parameters),
-                static_cast<double>(found.bytes) / 1024, 1e6 * found.latency_s);
+                "%lld parameters, %.1f KiB, %.1f us per image; standard deviation %.2f points; seeds:",
+                static_cast<long long>(found.parameters), static_cast<double>(found.bytes) / 1024,
+                1e6 * found.latency_s, spread_of(found.accuracies));
   std::string note = text;
   for (const double value : found.accuracies) {
     std::snprintf(text, sizeof text, " %.2f", value);

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <thread>
 
@@ -59,7 +60,12 @@ TEST(CacheKillTest, AFileIsWholeOrMissingAndTheNextRunComputesIt) {
     std::this_thread::sleep_for(std::chrono::microseconds(random.below(100'000)));
     process.signal(SIGKILL);
     process.finish();
-    if (std::filesystem::exists(cache)) {
+    const bool finished = std::filesystem::exists(cache);
+    std::printf("kill %d: %s\n", kill,
+                finished                           ? "finished"
+                : has_temporary(scratch / "cache") ? "unfinished"
+                                                   : "not begun");
+    if (finished) {
       EXPECT_TRUE(read_text_file(cache) == expected) << "kill " << kill;
     }
   }
