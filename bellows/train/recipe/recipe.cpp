@@ -169,7 +169,8 @@ constexpr Row table[] = {
     {"teacher_compile",
      &Recipe::teacher_compile,
      {},
-     "compile the teacher with constant weights, on the CPU. compile = step and forward compile it, too"},
+     "compile the teacher with constant weights, on the CPU. With compile = step and forward, the teacher is already "
+     "compiled as a part of the model's step"},
     {"teacher_cache",
      &Recipe::teacher_cache,
      {},
