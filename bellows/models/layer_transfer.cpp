@@ -38,9 +38,9 @@ std::optional<LayerName> layer_name(const std::string& name) {
 
 /// The layers of one list, each with the shapes of its tensors.
 using Shapes = std::map<std::string, std::vector<int64_t>>;
-using Layers = std::map<int64_t, Shapes>;
+using LayerShapes = std::map<int64_t, Shapes>;
 
-bool are_alike(const Layers& layers) {
+bool are_alike(const LayerShapes& layers) {
   const bool counted = layers.rbegin()->first + 1 == static_cast<int64_t>(layers.size());
   return counted && std::ranges::all_of(layers, [&](const auto& entry) { return entry.second == layers.at(0); });
 }
@@ -51,7 +51,7 @@ struct LayerList {
 };
 
 LayerList layer_list(const Model& model) {
-  std::map<std::string, Layers> lists;
+  std::map<std::string, LayerShapes> lists;
   for (const auto& [name, tensor] : model.state_dict()) {
     if (const auto parts = layer_name(name)) lists[parts->list][parts->layer][parts->rest] = tensor.sizes().vec();
   }

@@ -125,8 +125,8 @@ void CacheWriter::add(const std::vector<int64_t>& ids, const CacheRows& rows) {
   std::vector<int64_t> expected{n};
   expected.insert(expected.end(), layout_.shape.begin(), layout_.shape.end());
   TORCH_CHECK_VALUE(rows.logits.sizes() == expected && rows.logits.scalar_type() == layout_.dtype,
-                    "teacher_cache: expected outputs ", layout_.dtype, " ", c10::IntArrayRef(expected), ", as for the first batch, got ",
-                    rows.logits.scalar_type(), " ", rows.logits.sizes(),
+                    "teacher_cache: expected outputs ", layout_.dtype, " ", c10::IntArrayRef(expected),
+                    ", as for the first batch, got ", rows.logits.scalar_type(), " ", rows.logits.sizes(),
                     ". The outputs of all samples need the same shape. Leave teacher_cache empty.");
   std::vector<std::byte> bytes(static_cast<size_t>(n * layout_.stride()), std::byte{0});
   put(rows.logits, layout_.dtype, layout_.logits_begin(), layout_.stride(), bytes);
