@@ -9,6 +9,7 @@
 #include "bellows/models/formula_weights.h"
 #include "bellows/models/gpt.h"
 #include "bellows/models/head.h"
+#include "bellows/models/layer_transfer.h"
 #include "bellows/models/mlp.h"
 #include "bellows/models/model_size.h"
 #include "bellows/models/plugin.h"

@@ -170,6 +170,12 @@ Dataset Dataset::subrange(int64_t begin, int64_t end) const {
   return changed(*this, [&](Dataset& d) { d.source_ = data::subrange(source_, begin, end); });
 }
 
+Dataset Dataset::with_source(SourcePtr source) const {
+  TORCH_CHECK_VALUE(source && source->size() == size(), "with_source: expected a source of ", size(), " samples, got ",
+                    source ? c10::str(source->size()) : std::string("null"), ".");
+  return changed(*this, [&](Dataset& d) { d.source_ = std::move(source); });
+}
+
 Dataset Dataset::subset(std::vector<int64_t> indices) const {
   return changed(*this, [&](Dataset& d) { d.source_ = data::subset(source_, std::move(indices)); });
 }

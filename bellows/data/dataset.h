@@ -93,6 +93,10 @@ class Dataset {
   Dataset to(c10::Device device) const;
   Dataset subrange(int64_t begin, int64_t end) const;
   Dataset subset(std::vector<int64_t> indices) const;
+  /// Takes the samples from another source, with the same pipeline and loader options. Use this for a source that adds
+  /// fields to the samples of source().
+  /// Throws: c10::ValueError if the number of samples differs
+  Dataset with_source(SourcePtr source) const;
   /// Throws: c10::ValueError if the subset was chosen from a different dataset, that is, if the size or the fingerprint
   ///         differs
   Dataset subset(const Subset& chosen) const;

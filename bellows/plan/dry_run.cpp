@@ -15,6 +15,7 @@
 #include "bellows/inspect/trace.h"
 #include "bellows/models/head.h"
 #include "bellows/models/torchscript.h"
+#include "bellows/nn/distillation.h"
 #include "bellows/optim/state/state.h"
 #include "bellows/tap/allocator.h"
 #include "bellows/train/data/data_assembly.h"
@@ -50,6 +51,7 @@ Recipe for_dry_run(Recipe recipe) {
   recipe.num_workers = 0;
   recipe.sample_stats = false;
   recipe.compile = "none";  // compiled steps allocate later, but not more
+  recipe.teacher_compile = false;
   recipe.memory_budget = 1;
   return recipe;
 }
@@ -63,9 +65,19 @@ std::vector<int64_t> label_shape(const ModelEntry& entry, const at::Tensor& inpu
   return {input.size(0), input.size(2), input.size(3)};
 }
 
-LossFn dry_run_loss(const Model& model, const Task& task, const std::optional<Distillation>& distillation,
-                    std::shared_ptr<MadeUpBatch> batch) {
-  return [model, task, distillation, batch = std::move(batch)](const data::Batch&) -> StepOutput {
+/// A teacher's outputs as they come from a cache, for outputs of this shape.
+StepOutput cached_loss(const Recipe& recipe, const Task& task, const Distillation& distillation,
+                       const at::Tensor& output, const at::Tensor& labels) {
+  const at::Tensor taught = at::zeros(output.sizes());
+  if (recipe.teacher_top == 0) return distilled_loss(distillation, task, output, taught, labels);
+  const at::Tensor logits = task.per_pixel ? taught.movedim(1, -1) : taught;
+  const int64_t top = std::min<int64_t>(recipe.teacher_top, logits.size(-1));
+  return distilled_loss(distillation, task, output, nn::top_logits(logits, top, distillation.temperature), labels);
+}
+
+LossFn dry_run_loss(const Recipe& recipe, const Model& model, const Task& task,
+                    const std::optional<Distillation>& distillation, std::shared_ptr<MadeUpBatch> batch) {
+  return [recipe, model, task, distillation, batch = std::move(batch)](const data::Batch&) -> StepOutput {
     {
       const inspect::TraceScope load("load");
       batch->step_inputs.clear();
@@ -74,10 +86,12 @@ LossFn dry_run_loss(const Model& model, const Task& task, const std::optional<Di
       batch->step_labels = batch->labels.clone();
     }
     const at::Tensor& labels = batch->step_labels;
-    const at::Tensor taught = distillation ? distillation->output(batch->step_inputs) : at::Tensor();
+    const bool cached = !recipe.teacher_cache.empty();
+    const at::Tensor taught = distillation && !cached ? distillation->output(batch->step_inputs) : at::Tensor();
     if (!distillation && task.loss == LossKind::next_token)
       return token_loss(model, batch->step_inputs.front(), labels, task.label_smoothing) / labels.numel();
     const at::Tensor output = predict(model, batch->step_inputs);
+    if (distillation && cached) return cached_loss(recipe, task, *distillation, output, labels);
     return distillation ? distilled_loss(*distillation, task, output, taught, labels) : task_loss(task, output, labels);
   };
 }
@@ -155,11 +169,24 @@ struct DryRun::State {
       model = std::move(prepared.model);
       masters = std::move(prepared.masters);
     }
-    if (const auto teacher = teacher_entry(job))
-      distillation = untrained_distillation(recipe, *teacher, outputs(), entry.input_shape[0]);
+    if (const auto teacher = teacher_entry(job)) make_teacher(*teacher, job.recipe.teacher_compile);
     optimizer = make_optimizer(recipe, *model);
     keep_masters(*optimizer, masters);
     master_weights = masters.state_dict();
+  }
+
+  /// Creates the teacher, unless its outputs come from a cache. The step then reads only them.
+  void make_teacher(const ModelEntry& teacher, bool compiled) {
+    if (!recipe.teacher_cache.empty()) {
+      distillation = {.teacher = *model, .weight = recipe.distill, .temperature = recipe.distill_temperature};
+      return;
+    }
+    distillation = untrained_distillation(recipe, teacher, outputs(), entry.input_shape[0]);
+    for (const auto& [name, tensor] : distillation->teacher.state_dict()) {
+      teacher_tensors.emplace_back("teacher " + name, tensor);
+      // A compiled teacher has its matrices and filters in oneDNN's layout, too.
+      if (compiled && tensor.dim() > 1) teacher_tensors.emplace_back("compiled teacher " + name, tensor.clone());
+    }
   }
 
   /// A loop over batches of this size. Their bytes are counted, but not those of the original samples.
@@ -180,7 +207,7 @@ struct DryRun::State {
     return TrainLoop({.recipe = recipe,
                       .model = *model,
                       .optimizers = {optimizer},
-                      .loss = dry_run_loss(*model, task, distillation, batch),
+                      .loss = dry_run_loss(recipe, *model, task, distillation, batch),
                       .train = data::Dataset(rows).batch(1).threads(0)});
   }
 
@@ -226,6 +253,7 @@ struct DryRun::State {
   int64_t bytes_before = 0, sample_bytes = 0;
   std::optional<Model> model;
   std::optional<Distillation> distillation;
+  NamedTensors teacher_tensors;  ///< weights of the teacher
   std::shared_ptr<torch::optim::Optimizer> optimizer;
   NamedTensors master_weights;
   std::shared_ptr<MadeUpBatch> batch;
@@ -241,10 +269,8 @@ inspect::TensorTimeline DryRun::record(const StepSize& size) {
   const bool first = !state_->recorder;
   if (first) {
     state_->recorder.emplace(*state_->model);
-    if (state_->distillation) {
-      for (const auto& [name, tensor] : state_->distillation->teacher.state_dict())
-        state_->recorder->add(inspect::TensorKind::other, "teacher " + name, tensor);
-    }
+    for (const auto& [name, tensor] : state_->teacher_tensors)
+      state_->recorder->add(inspect::TensorKind::other, name, tensor);
     for (const auto& [name, master] : state_->master_weights)
       state_->recorder->add(inspect::TensorKind::master, name, master);
   }

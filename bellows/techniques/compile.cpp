@@ -12,6 +12,7 @@ Technique compiled_part(const std::string& part) {
           [part](Recipe& recipe) {
             recipe.compile = part;
             if (part != "step") recipe.memory_budget = 1;
+            recipe.teacher_compile = false;  // the teacher is compiled together with the model
             // "sync" would split the step.
             if (part == "step" && recipe.train_metrics == "sync") recipe.train_metrics = "device";
           },

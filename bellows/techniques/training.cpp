@@ -29,6 +29,7 @@ Technique progressive_resizing() {
               },
           .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
             if (std::string words = pictures_obstacle(recipe); !words.empty()) return words;
+            if (!recipe.teacher_cache.empty()) return "teacher_cache stores outputs for images of one size";
             if (recipe.image_size >= 16) return "";
             return recipe.image_size == 0 ? "image_size is not set, so images are not resized"
                                           : "the images are already small";

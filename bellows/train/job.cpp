@@ -18,6 +18,7 @@
 #include "bellows/train/data/data_assembly.h"
 #include "bellows/train/distillation.h"
 #include "bellows/train/recipe/recipe_error.h"
+#include "bellows/train/teacher/teacher_cache.h"
 
 namespace bellows::train {
 
@@ -135,9 +136,13 @@ Model model_for(const ResolvedJob& job) {
   return model;
 }
 
-LossFn loss_with_teacher(const Model& model, const ResolvedJob& job) {
-  const std::optional<Distillation> distillation = make_distillation(job);
-  return distillation ? distilled_loss_function(model, job.task, *distillation) : loss_function(model, job.task);
+/// The loss function; adds the teacher's outputs to the data if the recipe caches them.
+LossFn loss_with_teacher(const Model& model, const ResolvedJob& job, const std::optional<Distillation>& distillation,
+                         data::Dataset& train) {
+  if (!distillation) return loss_function(model, job.task);
+  if (job.recipe.teacher_cache.empty()) return distilled_loss_function(model, job.task, *distillation);
+  train = with_teacher_outputs(job, *distillation, train);
+  return cached_loss_function(model, job.task, *distillation);
 }
 
 }  // namespace
@@ -193,6 +198,7 @@ Job make_job(const ResolvedJob& resolved) {
   data::Dataset train = train_part(resolved);
   std::optional<data::Dataset> eval = eval_part(resolved);
   Model model = model_for(resolved);
+  const std::optional<Distillation> distillation = make_distillation(resolved, model);
   amp::MasterWeights masters;
   if (const amp::Policy policy = precision_policy(recipe); policy.low_weights) {
     amp::PreparedModel prepared = amp::apply(model, policy);
@@ -201,10 +207,11 @@ Job make_job(const ResolvedJob& resolved) {
   }
   auto optimizer = make_optimizer(recipe, model);
   keep_masters(*optimizer, masters);
+  LossFn loss = loss_with_teacher(model, resolved, distillation, train);
   return {.recipe = recipe,
           .model = model,
           .optimizers = {std::move(optimizer)},
-          .loss = loss_with_teacher(model, resolved),
+          .loss = std::move(loss),
           .train = std::move(train),
           .eval = std::move(eval),
           .note = resolved.split().held_out_note(),

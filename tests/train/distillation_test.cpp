@@ -98,6 +98,43 @@ TEST(RecipeDistillation, WorksWithOtherTechniques) {
   }
 }
 
+TEST(RecipeDistillation, TeachersInBf16AndCompiledTeachersTeachTheSame) {
+  const TemporaryFolder folder;
+  const std::string weights = trained_weights(folder, "digits_resnet", 12);
+  const std::vector<std::string> base{"teacher=digits_resnet", "teacher_weights=" + weights, "distill=1"};
+  const auto plain = losses_of(student_recipe(base));
+  const struct {
+    std::vector<std::string> settings;
+    double rtol;
+  } cases[] = {{{"teacher_dtype=bf16"}, 2e-2},
+               {{"teacher_compile=true"}, 2e-3},
+               {{"teacher_dtype=bf16", "teacher_compile=true"}, 2e-2}};
+  for (const auto& [settings, rtol] : cases) {
+    SCOPED_TRACE(settings.front());
+    std::vector<std::string> all = base;
+    all.insert(all.end(), settings.begin(), settings.end());
+    const auto losses = losses_of(student_recipe(all));
+    EXPECT_NE(losses, plain) << "the key had no effect";
+    for (size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(losses[i], plain[i], rtol * plain[i]) << "step " << i;
+  }
+}
+
+TEST(RecipeDistillation, ABf16TeacherHasHalfTheBytesAndFp32Norms) {
+  const TemporaryFolder folder;
+  const std::string weights = trained_weights(folder, "digits_resnet", 1);
+  const ResolvedJob job =
+      resolve(student_recipe({"teacher=digits_resnet", "teacher_weights=" + weights, "teacher_dtype=bf16"}));
+  const auto distillation = make_distillation(job, make_model(job));
+  int64_t low = 0, high = 0;
+  for (const at::Tensor& tensor : distillation->teacher.parameters())
+    (tensor.scalar_type() == at::kBFloat16 ? low : high) += tensor.numel();
+  EXPECT_GT(low, 20 * high);
+  EXPECT_GT(high, 0) << "norms";
+  const at::Tensor output = distillation->output({torch::rand({2, 1, 8, 8})});
+  EXPECT_EQ(output.scalar_type(), at::kFloat);
+  EXPECT_FALSE(output.requires_grad());
+}
+
 // Each rank has the whole teacher, and the ranks learn what one process learns. Sums of gradients are in another order.
 TEST(RecipeDistillation, RanksLearnWhatOneProcessLearns) {
   const TemporaryFolder folder;
@@ -130,6 +167,13 @@ TEST(RecipeDistillation, PlansTheTeachersMemory) {
   int64_t bytes = 0;
   for (const auto& [name, tensor] : io::load_safetensors(weights)) bytes += static_cast<int64_t>(tensor.nbytes());
   EXPECT_GT(plan.peak_bytes() - plan_memory(student_recipe(), {128, 0}).peak_bytes(), bytes);
+
+  const auto planned = [&](const char* setting) {
+    return plan_memory(student_recipe({"teacher=digits_resnet", "teacher_weights=" + weights, setting}), {4, 0})
+        .peak_bytes();
+  };
+  EXPECT_LT(planned("teacher_dtype=bf16"), planned("teacher_dtype=auto") - bytes / 3);
+  EXPECT_GT(planned("teacher_compile=true"), planned("teacher_compile=false") + bytes / 2);
 }
 
 TEST(DistilledLoss, ClassesPixelsAndNumbersAreWeightedSums) {
@@ -186,6 +230,16 @@ TEST(RecipeDistillation, RejectsBadInput) {
   EXPECT_THAT(error_with({"teacher=mlp", "teacher_weights=" + weights, "num_classes=12"}),
               HasSubstr("teacher_weights = " + weights));
   EXPECT_THAT(error_with({"teacher=mlp", "teacher_weights=" + folder.path() + "/none"}), HasSubstr("none"));
+  EXPECT_THAT(error_with({"teacher_dtype=bf16"}), HasSubstr("teacher_dtype = bf16 needs a teacher"));
+  EXPECT_THAT(error_with({"teacher_compile=true"}), HasSubstr("teacher_compile = true needs a teacher"));
+  EXPECT_THAT(error_with({"distill_init=every_second"}), HasSubstr("distill_init = every_second needs a teacher"));
+  EXPECT_THAT(error_with({"teacher=mlp", "teacher_weights=" + weights, "teacher_compile=true", "compile=step"}),
+              HasSubstr("teacher_compile works with compile = none, got compile = step"));
+  EXPECT_THAT(error_with({"teacher=mlp", "teacher_weights=" + weights, "distill_init=every_second"}),
+              HasSubstr("distill_init = every_second: copy_layers: expected a model with one list of layers"));
+  EXPECT_THAT(
+      error_with({"teacher=mlp", "teacher_weights=" + weights, "weights=" + weights, "distill_init=every_second"}),
+      HasSubstr("both set the initial weights"));
   EXPECT_THAT(error_of([] { student_recipe({"distill=1.5"}).validate(); }), HasSubstr("distill"));
   EXPECT_THAT(error_of([] { student_recipe({"distill_temperature=0"}).validate(); }), HasSubstr("distill_temperature"));
   const at::Tensor x = torch::randn({4, 5}), other = torch::randn({4, 6});

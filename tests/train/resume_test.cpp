@@ -154,6 +154,21 @@ TEST(Resume, RunsWithATeacherGiveTheSameBits) {
     expect_resumed_bits({"teacher=digits_resnet", "teacher_weights=" + weights, "epochs=2", compile});
 }
 
+TEST(Resume, RunsWithATeachersCacheDtypeAndCompilationGiveTheSameBits) {
+  const TemporaryFolder folder;
+  const std::string weights = trained_weights(folder, "digits_resnet", 4);
+  const std::vector<std::string> base{"teacher=digits_resnet", "teacher_weights=" + weights, "image_size=0",
+                                      "augment=none", "epochs=2"};
+  const std::vector<std::string> cases[] = {{"teacher_cache=" + folder.path() + "/all"},
+                                            {"teacher_top=2", "teacher_cache=" + folder.path() + "/top"},
+                                            {"teacher_dtype=bf16"},
+                                            {"teacher_compile=true"}};
+  for (std::vector<std::string> settings : cases) {
+    settings.insert(settings.begin(), base.begin(), base.end());
+    expect_resumed_bits(settings);
+  }
+}
+
 TEST(Resume, RandomGeneratorsAndTheCallersModel) {
   const auto fit = [](const std::string& folder, bool resume, int64_t epochs) {
     at::manual_seed(21);

@@ -9,6 +9,7 @@
 #include "bellows/core/log.h"
 #include "bellows/data/classes.h"
 #include "bellows/data/field_groups.h"
+#include "bellows/data/fingerprint.h"
 #include "bellows/data/order/buckets.h"
 #include "bellows/data/order/labels.h"
 #include "bellows/data/order/packing.h"
@@ -326,7 +327,12 @@ std::optional<data::Dataset> eval_part(const ResolvedJob& job) {
 }
 
 std::string cut_texts_note(const data::Dataset& dataset) {
-  const auto* texts = dynamic_cast<const data::TextSource*>(dataset.source().get());
+  const data::Source* source = dataset.source().get();
+  const auto* texts = dynamic_cast<const data::TextSource*>(source);
+  while (const auto* derived = texts ? nullptr : dynamic_cast<const data::Derived*>(source)) {
+    source = derived->origin().get();
+    texts = dynamic_cast<const data::TextSource*>(source);
+  }
   const data::TextCounts counts = texts ? texts->counts() : data::TextCounts();
   if (counts.cut == 0) return "";
   return c10::str(counts.cut, " of ", counts.texts, " texts were truncated to ", texts->options().max_tokens,

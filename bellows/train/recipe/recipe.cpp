@@ -160,6 +160,27 @@ constexpr Row table[] = {
      &Recipe::distill_temperature,
      {0.01, 1000},
      "with a teacher: divides the logits of both models before they are compared"},
+    {"distill_init",
+     &Recipe::distill_init,
+     {},
+     "teacher layers whose weights the model's layers start from: none, every_second, or numbers such as 0,2,4"},
+    {"teacher_dtype", &Recipe::teacher_dtype, "auto, bf16",
+     "dtype of the teacher's weights. auto: the dtype of the model. bf16: half the memory; norm layers stay in fp32"},
+    {"teacher_compile",
+     &Recipe::teacher_compile,
+     {},
+     "compile the teacher with constant weights, on the CPU. With compile = step and forward, the teacher is already "
+     "compiled as a part of the model's step"},
+    {"teacher_cache",
+     &Recipe::teacher_cache,
+     {},
+     "file with the teacher's outputs for all training samples. If it does not exist, it is computed before the first "
+     "step. Empty: the teacher runs in each step"},
+    {"teacher_top",
+     &Recipe::teacher_top,
+     {0, 1e6},
+     "with teacher_cache: number of largest logits that are stored. All other classes count as one class. 0: all "
+     "logits"},
     {"ema_decay",
      &Recipe::ema_decay,
      {0, 1},
@@ -541,6 +562,25 @@ void check_course_keys(const Recipe& recipe, const std::string& where) {
                     recipe.warmup_epochs, ".");
 }
 
+void check_teacher_keys(const Recipe& recipe, const std::string& where) {
+  TORCH_CHECK_VALUE(recipe.teacher_top == 0 || !recipe.teacher_cache.empty(), "recipe: ", where,
+                    ": teacher_top = ", recipe.teacher_top, " needs teacher_cache, the file for the largest logits.");
+  const bool cached = !recipe.teacher_cache.empty();
+  TORCH_CHECK_VALUE(!cached || recipe.augment == "none", "recipe: ", where,
+                    ": teacher_cache stores one output per sample, but with augment = ", recipe.augment,
+                    " the teacher sees another image in each epoch. Set augment: none, or leave teacher_cache empty.");
+  TORCH_CHECK_VALUE(
+      !cached || recipe.image_size_start == 0, "recipe: ", where,
+      ": teacher_cache stores one output per sample, but with image_size_start = ", recipe.image_size_start,
+      " the image size changes between epochs. Set image_size_start: 0, or leave teacher_cache empty.");
+  TORCH_CHECK_VALUE(!recipe.teacher_compile || recipe.compile == "none", "recipe: ", where,
+                    ": teacher_compile works with compile = none, got compile = ", recipe.compile,
+                    ", which compiles the teacher together with the model. Set teacher_compile: false.");
+  TORCH_CHECK_VALUE(!recipe.teacher_compile || recipe.device.starts_with("cpu"), "recipe: ", where,
+                    ": teacher_compile generates code for the CPU only, got device = ", recipe.device,
+                    ". Set teacher_compile: false.");
+}
+
 void check_precision_keys(const Recipe& recipe, const std::string& where) {
   const bool looks_at_gradients =
       recipe.max_grad_norm > 0 || recipe.max_grad_value > 0 || recipe.gradient_accumulation_steps > 1;
@@ -595,6 +635,7 @@ void check_memory_keys(const Recipe& recipe, const std::string& where) {
 /// Checks combinations of members. Params: where – name of the text in messages, such as a path
 void check_together(const Recipe& recipe, const std::string& where) {
   check_course_keys(recipe, where);
+  check_teacher_keys(recipe, where);
   check_precision_keys(recipe, where);
   check_memory_keys(recipe, where);
   const std::string conflict = recipe.compile == "none" ? "" : compile_conflict(recipe);

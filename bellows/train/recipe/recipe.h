@@ -46,6 +46,11 @@ struct Recipe {
   std::string teacher_weights;
   double distill = 0.7;
   double distill_temperature = 2;
+  std::string distill_init = "none";
+  std::string teacher_dtype = "auto";
+  bool teacher_compile = false;
+  std::string teacher_cache;
+  int64_t teacher_top = 0;
   double ema_decay = 0;
   bool sync_batch_norm = false;
   int64_t batch_size_start = 0;
