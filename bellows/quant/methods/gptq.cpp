@@ -35,9 +35,10 @@ at::Tensor factor(const at::Tensor& matrix, bool upper, double damping) {
 }
 
 /// The upper Cholesky factor of the inverse of the damped second moment.
-at::Tensor inverse_factor(at::Tensor moment, double damping) {
-  moment.diagonal().add_(damping * moment.diagonal().mean().item<double>());
-  const at::Tensor inverse = at::cholesky_inverse(factor(moment, /*upper=*/false, damping));
+at::Tensor inverse_factor(const at::Tensor& moment, double damping) {
+  const at::Tensor damped = moment.clone();
+  damped.diagonal().add_(damping * moment.diagonal().mean().item<double>());
+  const at::Tensor inverse = at::cholesky_inverse(factor(damped, /*upper=*/false, damping));
   return factor(inverse, /*upper=*/true, damping).to(at::kFloat).contiguous();
 }
 
