@@ -6,16 +6,15 @@
 
 /// The tensors of a linear layer in files of compressed-tensors (llm-compressor, vLLM, Transformers):
 ///
-/// | format | name | dtype | shape |
-/// |---|---|---|---|
-/// | pack-quantized | weight_packed | int32 | [out, ceil(in · bits / 32)] |
-/// | | weight_shape | int64 | [2]: out, in |
-/// | | weight_zero_point | int32 | [ceil(out · bits / 32), groups], only if not symmetric |
-/// | int-quantized, naive-quantized | weight | int8 | [out, in] |
-/// | | weight_zero_point | int8 | [out, groups], only if not symmetric |
-/// | float-quantized | weight | fp8 | [out, in] |
-/// | all | weight_scale | floating-point | [out, groups]; [1] for one scale |
-/// | integers | weight_g_idx | int32 | [in]: the group of each input, only if the inputs have an order |
+/// - pack-quantized: `weight_packed`, int32 [out, ceil(in · bits / 32)]; `weight_shape`, int64 [2];
+///   `weight_zero_point`, int32 [ceil(out · bits / 32), groups].
+/// - int-quantized and naive-quantized: `weight`, int8 [out, in]; `weight_zero_point`, int8 [out, groups].
+/// - float-quantized: `weight`, fp8 [out, in].
+/// - All formats: `weight_scale`, floating-point [out, groups].
+/// - Integers: `weight_g_idx`, int32 [in], the group of each input.
+///
+/// Symmetric schemes have no zero points. One scale for the whole weight has the shape [1]. The group index is present only
+/// if the inputs have an order.
 ///
 /// Integers are signed. Packed integers are shifted by 2^(bits − 1), and words contain neighbors in a row, beginning with
 /// the lowest bits. Packed zero points are neighbors in a column.

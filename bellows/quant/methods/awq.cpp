@@ -23,9 +23,8 @@ void check_options(const AwqOptions& options) {
                     options.max_shrink, ".");
 }
 
-/// Like quantize(), but divides by the scale as the original does. A range that is clipped to [−t, t] has an odd number of
-/// steps, so its ends lie in the middle between two integers, and the multiplication by a reciprocal would round some of
-/// them to the other integer.
+/// Like quantize(), but divides by the scale as the original does. The ends of a range that is clipped to [−t, t] lie in
+/// the middle between two integers. The multiplication by a reciprocal would round some of them to the other integer.
 QuantizedTensor quantize_by_division(const at::Tensor& matrix, const Scheme& scheme) {
   const Parameters parameters = choose_parameters(matrix, scheme);
   const at::Tensor rounded = at::round(as_rows(matrix, scheme) / parameters.scale.reshape({-1, 1}));

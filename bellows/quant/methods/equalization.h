@@ -4,9 +4,9 @@
 
 namespace bellows::quant {
 
-/// Returns scales that give the channels between two layers equal ranges in both weights: with first layer / scales and
-/// second layer · scales, the largest magnitudes of row i of the first weight and of channel i of the second weight are
-/// equal. Per-tensor quantization then loses less.
+/// Returns scales that give the channels between two layers equal ranges in both weights. After scaling, the largest
+/// magnitudes of row i of the first weight and of channel i of the second weight are equal. Per-tensor quantization then
+/// loses less.
 ///
 /// The two layers together compute the same function if only ReLU, or another function with f(s · x) = s · f(x) for s > 0,
 /// lies between them. The caller divides row i of the first weight and element i of its bias by scales[i], and multiplies

@@ -1,18 +1,16 @@
 #include "bellows/quant/methods/gptq.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/cholesky_inverse.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_cholesky_ex.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/round.h>
 
 #include <algorithm>
-#include <cmath>
-#include <tuple>
 #include <vector>
 
 #include "bellows/quant/methods/weight_matrix.h"
@@ -37,9 +35,10 @@ at::Tensor factor(const at::Tensor& matrix, bool upper, double damping) {
 }
 
 /// The upper Cholesky factor of the inverse of the damped second moment.
-at::Tensor inverse_factor(at::Tensor moment, double damping) {
-  moment.diagonal().add_(damping * moment.diagonal().mean().item<double>());
-  const at::Tensor inverse = at::cholesky_inverse(factor(moment, /*upper=*/false, damping));
+at::Tensor inverse_factor(const at::Tensor& moment, double damping) {
+  const at::Tensor damped = moment.clone();
+  damped.diagonal().add_(damping * moment.diagonal().mean().item<double>());
+  const at::Tensor inverse = at::cholesky_inverse(factor(damped, /*upper=*/false, damping));
   return factor(inverse, /*upper=*/true, damping).to(at::kFloat).contiguous();
 }
 
@@ -72,15 +71,15 @@ class Columns {
 
   /// Quantizes all columns.
   at::Tensor quantize(const at::Tensor& inverse, int64_t block_size) {
-    values_ = at::empty({rows_, columns_}, scheme_.is_signed ? at::kChar : at::kByte);
+    values_ = at::empty({columns_, rows_}, scheme_.is_signed ? at::kChar : at::kByte);
     for (int64_t begin = 0; begin < columns_; begin += block_size) {
       const int64_t end = std::min(begin + block_size, columns_);
       if (!static_) choose_scales(begin, end);
       const at::Tensor errors = quantize_block(inverse, begin, end);
       if (end == columns_) break;
-      weight_.slice(1, end).sub_(at::matmul(errors, inverse.slice(0, begin, end).slice(1, end)));
+      weight_.slice(1, end).sub_(at::matmul(errors.t(), inverse.slice(0, begin, end).slice(1, end)));
     }
-    return values_.index_select(1, at::argsort(order_));
+    return values_.index_select(0, at::argsort(order_)).t().contiguous();
   }
 
   Parameters parameters() const {
@@ -103,38 +102,23 @@ class Columns {
     }
   }
 
-  /// Returns the errors of the columns, each divided by its diagonal element of the inverse.
+  /// Returns the errors of the columns [count, rows], each divided by its diagonal element of the inverse.
   at::Tensor quantize_block(const at::Tensor& inverse, int64_t begin, int64_t end) {
-    at::Tensor errors = at::empty({rows_, end - begin}, at::kFloat);
-    const at::Tensor corner = inverse.slice(0, begin, end).slice(1, begin, end).contiguous();
-    const auto* const factors = corner.const_data_ptr<float>();
-    auto* const out = errors.mutable_data_ptr<float>();
-    at::parallel_for(0, rows_, 16, [&](int64_t first, int64_t last) {
-      for (int64_t row = first; row < last; ++row)
-        quantize_row(row, begin, end - begin, factors, out + row * (end - begin));
-    });
+    const at::Tensor corner = inverse.slice(0, begin, end).slice(1, begin, end);
+    at::Tensor block = weight_.slice(1, begin, end).t().contiguous(), errors = at::empty_like(block);
+    for (int64_t i = 0; i < end - begin; ++i) {
+      const int64_t group = order_.const_data_ptr<int64_t>()[begin + i] / width_;
+      const at::Tensor column = block[i], scale = scale_.select(1, group), zero = zero_point_.select(1, group);
+      const at::Tensor integers = (at::round(column / scale) + zero).clamp(scheme_.smallest(), scheme_.largest());
+      values_[begin + i].copy_(integers);
+      errors[i].copy_((column - (integers - zero) * scale) / corner[i][i]);
+      block.slice(0, i).addr_(corner[i].slice(0, i), errors[i], /*beta=*/1, /*alpha=*/-1);
+    }
     return errors;
   }
 
-  void quantize_row(int64_t row, int64_t begin, int64_t count, const float* factors, float* errors) {
-    const int64_t groups = columns_ / width_;
-    const auto* const order = order_.const_data_ptr<int64_t>() + begin;
-    const auto* const scales = scale_.const_data_ptr<float>() + row * groups;
-    const auto* const zeros = zero_point_.const_data_ptr<int>() + row * groups;
-    auto* const weight = weight_.mutable_data_ptr<float>() + row * columns_ + begin;
-    auto* const values = static_cast<int8_t*>(values_.mutable_data_ptr()) + row * columns_ + begin;
-    const auto low = static_cast<float>(scheme_.smallest()), high = static_cast<float>(scheme_.largest());
-    for (int64_t i = 0; i < count; ++i) {
-      const float scale = scales[order[i] / width_], zero = static_cast<float>(zeros[order[i] / width_]);
-      const float value = std::clamp(std::nearbyint(weight[i] / scale) + zero, low, high);
-      values[i] = static_cast<int8_t>(static_cast<int>(value));
-      const float* const factor = factors + i * count;
-      errors[i] = (weight[i] - (value - zero) * scale) / factor[i];
-      for (int64_t j = i; j < count; ++j) weight[j] -= errors[i] * factor[j];
-    }
-  }
-
-  at::Tensor weight_, order_, values_, scale_, zero_point_;
+  at::Tensor weight_, order_, scale_, zero_point_;
+  at::Tensor values_;  ///< [columns, rows]
   Parameters parameters_;
   Scheme scheme_;
   int64_t rows_, columns_, width_;

@@ -25,7 +25,7 @@ struct GptqOptions {
 ///           inputs – statistics of the layer's inputs, with `in` features
 ///           scheme – granularity tensor, channel (axis 0) or group
 /// Numerics: the inverse of the second moment is computed in fp64, and weights are updated in fp32. Division by the scale,
-///           with ties to even. The results are deterministic, and do not depend on the number of threads
+///           with ties to even. Results are deterministic for a fixed number of threads
 /// Cost:     O(in³ + out · in²) operations, 3 · in² · 8 bytes of memory
 /// Threads:  thread-safe; uses libtorch's threads
 /// Throws:   c10::ValueError if shapes do not match, the weight is not finite, an option is out of range, there are no
