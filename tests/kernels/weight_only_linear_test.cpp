@@ -146,6 +146,18 @@ TEST_P(WeightOnlyLinearTest, EqualsTheReference) {
   }
 }
 
+TEST_P(WeightOnlyLinearTest, UnpacksWhatWasPacked) {
+  for (const LinearSize& size : linear_sizes) {
+    const RandomWeight weight = weight_of(size);
+    const at::Tensor integers = at::full_like(weight.values, 0xff);
+    unpack_weight(weight.packed().data_ptr(), weight.format, integers.data_ptr());
+    at::Tensor expected = weight.values.clone();
+    if (weight.format.bits == 4 && size.inner % 2 == 1)
+      expected.select(1, -1).bitwise_and_(15);  // half of the last byte
+    EXPECT_TRUE(integers.equal(expected)) << "inner " << size.inner << " columns " << size.columns;
+  }
+}
+
 TEST_P(WeightOnlyLinearTest, ReferenceEqualsLibtorch) {
   const LinearSize size{3, 24, 10, 8};
   const RandomWeight weight = weight_of(size);

@@ -71,14 +71,14 @@ void pack_weights(const QuantizedWeight& weight, const WeightLayout& layout, int
 
 /// The inverse of pack_bytes() and pack_halves() for one column.
 void unpack_column(const uint8_t* from, const Segment& segment, const WeightFormat& format, uint8_t flipped,
-                   int64_t width, uint8_t* row) {
+                   uint8_t* row) {
   for (int64_t k = 0; k < segment.length; ++k) {
     const int64_t to = segment.first + k;
     if (format.bits == 8) {
-      row[to] = from[k * width] ^ flipped;
+      row[to] = from[k * strip] ^ flipped;
       continue;
     }
-    const uint8_t pair = from[k / 8 * 4 * width + k % 8 / 2];
+    const uint8_t pair = from[k / 8 * 4 * strip + k % 8 / 2];
     const uint32_t half = ((pair >> (k % 2 * 4)) & 15U) ^ flipped;
     row[to / 2] = static_cast<uint8_t>(to % 2 == 0 ? half : row[to / 2] | half << 4);
   }
@@ -122,12 +122,14 @@ void unpack_weight(const void* packed, const WeightFormat& format, void* to) {
   const WeightLayout layout(format);
   const int64_t row_bytes = format.bits == 4 ? (format.inner + 1) / 2 : format.inner;
   const auto flipped = static_cast<uint8_t>(layout.offset());
+  const int64_t element = format.bits == 4 ? 4 : 1;
   for (int64_t column = 0; column < format.columns; ++column) {
     const int64_t panel = column / WeightLayout::panel_columns, place = column % WeightLayout::panel_columns;
+    const auto* const in_strip = static_cast<const uint8_t*>(packed) + layout.weights_at(panel, {}) +
+                                 place / strip * layout.strip_bytes() + element * (place % strip);
     for (int64_t s = 0; s < layout.segments(); ++s) {
       const Segment segment = layout.segment(s);
-      const auto* const begin = static_cast<const uint8_t*>(packed) + layout.weights_at(panel, segment);
-      unpack_column(begin + (format.bits == 4 ? 4 : 1) * place, segment, format, flipped, layout.width(panel),
+      unpack_column(in_strip + strip * segment.depth, segment, format, flipped,
                     static_cast<uint8_t*>(to) + column * row_bytes);
     }
   }
