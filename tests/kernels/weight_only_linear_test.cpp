@@ -67,7 +67,7 @@ WeightOnlyLinear arguments_of(const WeightFormat& format, const at::Tensor& x, c
           .y_row = y.stride(0)};
 }
 
-at::Tensor product(const RandomWeight& weight, const at::Tensor& x, const at::Tensor& bias) {
+at::Tensor run_linear(const RandomWeight& weight, const at::Tensor& x, const at::Tensor& bias) {
   const at::Tensor packed = weight.packed();
   const at::Tensor y = at::full({x.size(0), weight.format.columns}, NAN, x.options());
   const auto scratch_bytes = weight_only_linear_scratch_bytes(x.scalar_type(), weight.format, x.size(0));
@@ -79,7 +79,7 @@ at::Tensor product(const RandomWeight& weight, const at::Tensor& x, const at::Te
   return y;
 }
 
-at::Tensor reference(const RandomWeight& weight, const at::Tensor& x, const at::Tensor& bias) {
+at::Tensor run_reference(const RandomWeight& weight, const at::Tensor& x, const at::Tensor& bias) {
   const at::Tensor y = at::full({x.size(0), weight.format.columns}, NAN, x.options());
   ref::weight_only_linear(weight.arguments(), arguments_of(weight.format, x, bias, y));
   return y;
@@ -103,7 +103,7 @@ void for_each_instruction_set(const std::function<void()>& action) {
 }
 
 /// Relative to the largest sum of absolute products. Zero points double the magnitude of the summed numbers.
-double tolerance_of(c10::ScalarType dtype) {
+double linear_tolerance(c10::ScalarType dtype) {
   return dtype == at::kFloat ? 2e-6 : 1.0 / 256;
 }
 
@@ -112,7 +112,7 @@ void expect_equal(const at::Tensor& made, const at::Tensor& expected, const Rand
   const double largest = weight.format.bits == 8 ? 255 : 15;
   const double scale = x.to(at::kDouble).abs().sum(1).max().item<double>() * 0.11 * largest + 1;
   const double error = (made.to(at::kDouble) - expected.to(at::kDouble)).abs().max().item<double>();
-  EXPECT_LE(error, tolerance_of(x.scalar_type()) * scale) << what;
+  EXPECT_LE(error, linear_tolerance(x.scalar_type()) * scale) << what;
 }
 
 struct FormatCase {
@@ -136,9 +136,9 @@ TEST_P(WeightOnlyLinearTest, EqualsTheReference) {
       const RandomWeight weight = weight_of(size);
       const at::Tensor x = at::randn({size.rows, size.inner}).to(dtype);
       const at::Tensor bias = size.rows % 2 ? at::randn({size.columns}) : at::Tensor();
-      const at::Tensor expected = reference(weight, x, bias);
+      const at::Tensor expected = run_reference(weight, x, bias);
       for_each_instruction_set([&] {
-        expect_equal(product(weight, x, bias), expected, weight, x,
+        expect_equal(run_linear(weight, x, bias), expected, weight, x,
                      "rows " + std::to_string(size.rows) + " inner " + std::to_string(size.inner) + " columns " +
                          std::to_string(size.columns) + " " + c10::toString(dtype));
       });
@@ -174,7 +174,7 @@ TEST_P(WeightOnlyLinearTest, ReferenceEqualsLibtorch) {
   const at::Tensor real = (integers * weight.scales.unsqueeze(2)).reshape({size.columns, size.inner});
   const at::Tensor x = at::randn({size.rows, size.inner}), bias = at::randn({size.columns});
   const at::Tensor expected = at::linear(x.to(at::kDouble), real, bias.to(at::kDouble));
-  EXPECT_TRUE(at::allclose(reference(weight, x, bias).to(at::kDouble), expected, 1e-5, 1e-4));
+  EXPECT_TRUE(at::allclose(run_reference(weight, x, bias).to(at::kDouble), expected, 1e-5, 1e-4));
 }
 
 TEST_P(WeightOnlyLinearTest, IsBitIdenticalForAnyNumberOfThreads) {
@@ -184,7 +184,7 @@ TEST_P(WeightOnlyLinearTest, IsBitIdenticalForAnyNumberOfThreads) {
   std::vector<at::Tensor> results;
   for (const int threads : {1, 2, 4}) {
     at::set_num_threads(threads);
-    results.push_back(product(weight, x, bias));
+    results.push_back(run_linear(weight, x, bias));
   }
   at::set_num_threads(before);
   EXPECT_TRUE(at::equal(results[0], results[1]));
@@ -196,10 +196,10 @@ TEST_P(WeightOnlyLinearTest, RowsDoNotDependOnTheNumberOfRows) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const at::Tensor x = at::randn({70, 300}).to(dtype), bias = at::randn({81});
     for_each_instruction_set([&] {
-      const at::Tensor all = product(weight, x, bias);
+      const at::Tensor all = run_linear(weight, x, bias);
       for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 24, 64, 65}) {
         const int64_t first = 70 - rows;
-        EXPECT_TRUE(at::equal(product(weight, x.slice(0, first), bias), all.slice(0, first))) << rows;
+        EXPECT_TRUE(at::equal(run_linear(weight, x.slice(0, first), bias), all.slice(0, first))) << rows;
       }
     });
   }
@@ -225,7 +225,7 @@ TEST_P(WeightOnlyLinearTest, AcceptsStridedRowsAndUnalignedPointers) {
     args.packed = packed.data_ptr();
     args.scratch = scratch.data_ptr();
     weight_only_linear(args);
-    EXPECT_TRUE(at::equal(y, product(aligned, dense, bias)));
+    EXPECT_TRUE(at::equal(y, run_linear(aligned, dense, bias)));
     EXPECT_TRUE((memory.slice(1, 0, 1) == 7).all().item<bool>());
     EXPECT_TRUE((memory.slice(1, 76) == 7).all().item<bool>());
   }
@@ -244,11 +244,11 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(WeightOnlyLinear, HandlesEmptySizes) {
   const RandomWeight weight({2, 8, 5, 4}, 8, true, ZeroPoints::none);
-  EXPECT_EQ(product(weight, at::empty({0, 8}), {}).numel(), 0);
+  EXPECT_EQ(run_linear(weight, at::empty({0, 8}), {}).numel(), 0);
   RandomWeight narrow({2, 8, 5, 4}, 4, true, ZeroPoints::none);
   narrow.format.inner = narrow.format.group_size = 0;
   const at::Tensor bias = at::randn({5});
-  EXPECT_TRUE(at::equal(product(narrow, at::empty({2, 0}), bias), bias.expand({2, 5})));
+  EXPECT_TRUE(at::equal(run_linear(narrow, at::empty({2, 0}), bias), bias.expand({2, 5})));
 }
 
 TEST(WeightOnlyLinear, PackedWeightsAreSmall) {
@@ -265,9 +265,9 @@ TEST(WeightOnlyLinear, PackedWeightsAreSmall) {
 TEST(WeightOnlyLinear, PropagatesNanToItsRowOnly) {
   const RandomWeight weight({3, 64, 40, 32}, 4, false, ZeroPoints::some);
   const at::Tensor x = at::randn({3, 64});
-  const at::Tensor clean = product(weight, x, {});
+  const at::Tensor clean = run_linear(weight, x, {});
   x[1][5] = NAN;
-  const at::Tensor made = product(weight, x, {});
+  const at::Tensor made = run_linear(weight, x, {});
   EXPECT_TRUE(made[1].isnan().all().item<bool>());
   EXPECT_TRUE(at::equal(made[0], clean[0]));
   EXPECT_TRUE(at::equal(made[2], clean[2]));
