@@ -16,6 +16,7 @@
 #include "bellows/io/tensors/safetensors.h"
 #include "bellows/models/registry.h"
 #include "bellows/models/resnet.h"
+#include "bellows/quant/quantize.h"
 #include "bellows/train/data/data_assembly.h"
 #include "bellows/train/distillation.h"
 #include "bellows/train/job.h"
@@ -36,7 +37,7 @@ struct Deployed {
   int64_t bytes = 0;  ///< of the weights
 };
 
-/// A way to deploy a model. To add another one, such as quantized weights, add a row to `forms`.
+/// A way to deploy a model. To add another one, add a row to `forms`.
 /// Params: model      – trained, in evaluation mode; a copy that the form may change
 ///         calibration – images [N, 1, 8, 8] of the training data
 struct Form {
@@ -67,7 +68,15 @@ Deployed in_bf16(const Model& model, const at::Tensor&) {
   return as_trained(low, {});
 }
 
-const std::vector<Form> forms = {{"fp32", as_trained}, {"fp32, compiled", compiled}, {"bf16 weights", in_bf16}};
+Deployed in_int8(const Model& model, const at::Tensor& calibration) {
+  const Model int8 = quant::quantize(model, {}, std::vector<std::vector<at::Tensor>>{{calibration}}).model;
+  return {compile([int8](const at::Tensor& x) { return int8.forward(x); }, {.frozen = int8}), bytes_of(int8)};
+}
+
+const std::vector<Form> forms = {{"fp32", as_trained},
+                                 {"fp32, compiled", compiled},
+                                 {"bf16 weights", in_bf16},
+                                 {"static int8, compiled", in_int8}};
 
 struct Subject {
   std::string title;

@@ -90,7 +90,7 @@ std::optional<checkpoint::State> checkpoint_in(const std::string& path) {
 
 void load_into(TrainedModel& trained, const std::string& path) {
   try {
-    if (path.ends_with(".safetensors") && !is_folder(path) && quant::is_quantized_file(path)) {
+    if (path.ends_with(".safetensors") && !exists_as_folder(path) && quant::is_quantized_file(path)) {
       trained.model = quant::load_quantized(path, trained.model).model;
       trained.quantized = true;
     } else if (const auto state = checkpoint_in(path)) {

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "cli/options.h"
+
+namespace CLI {
+class App;
+}
+
+/// The options of each verb, with their help and the checks of their values.
+///
+/// Each function adds a verb to `app` and returns it. Parsing fills `arguments`, which must live as long as `app`.
+namespace bellows::cli {
+
+CLI::App* add_train(CLI::App& app, TrainArguments& arguments);
+CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments);
+CLI::App* add_plan(CLI::App& app, PlanArguments& arguments);
+CLI::App* add_select(CLI::App& app, SelectArguments& arguments);
+CLI::App* add_quantize(CLI::App& app, QuantizeArguments& arguments);
+CLI::App* add_evaluate(CLI::App& app, EvaluateArguments& arguments);
+CLI::App* add_predict(CLI::App& app, PredictArguments& arguments);
+CLI::App* add_pack(CLI::App& app, PackArguments& arguments);
+CLI::App* add_bench_data(CLI::App& app, BenchDataArguments& arguments);
+CLI::App* add_launch(CLI::App& app, LaunchArguments& arguments);
+CLI::App* add_checkpoint(CLI::App& app, CheckpointArguments& arguments);
+CLI::App* add_cache(CLI::App& app, CacheArguments& arguments);
+CLI::App* add_doctor(CLI::App& app, DoctorArguments& arguments);
+
+}  // namespace bellows::cli
