@@ -16,7 +16,7 @@
 
 namespace bellows::quant {
 
-/// What calibration has learned about one layer.
+/// The result of calibration for one layer.
 struct CalibratedLayer {
   std::string name{};  ///< see QuantizedLayer
   std::string parameter{};

@@ -10,7 +10,7 @@
 /// functions record them and replace them with oneDNN primitives (compile/onednn/quantized_pass.cpp). The functions here are
 /// their reference: exact integer sums, one rounding per result.
 ///
-/// An 8-bit tensor stands for (values − zero point) · scale. Scales are fp32, zero points int32.
+/// An 8-bit tensor represents (values − zero point) · scale. Scales are fp32, zero points int32.
 ///
 /// For all functions:
 /// Threads: thread-safe

@@ -54,7 +54,7 @@ std::string Report::to_text() const {
   for (const auto& [reason, count] : reasons)
     text << "float: " << reason << " (" << count << (count == 1 ? " layer)\n" : " layers)\n");
   const double share = static_cast<double>(bytes_after) / static_cast<double>(std::max<int64_t>(1, bytes_before));
-  text << quantized() << " of " << layers.size() << " layers quantized. All tensors: " << size_text(bytes_before)
+  text << quantized() << " of " << layers.size() << " layers quantized\nall tensors: " << size_text(bytes_before)
        << " before, " << size_text(bytes_after) << " after (" << fixed(100 * share, " %") << ")\n";
   return text.str();
 }

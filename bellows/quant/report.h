@@ -9,7 +9,7 @@
 
 namespace bellows::quant {
 
-/// What became of one layer.
+/// The result of quantization for one layer.
 struct LayerReport {
   std::string name{};
   LayerKind kind = LayerKind::linear;

@@ -73,10 +73,8 @@ Deployed in_int8(const Model& model, const at::Tensor& calibration) {
   return {compile([int8](const at::Tensor& x) { return int8.forward(x); }, {.frozen = int8}), bytes_of(int8)};
 }
 
-const std::vector<Form> forms = {{"fp32", as_trained},
-                                 {"fp32, compiled", compiled},
-                                 {"bf16 weights", in_bf16},
-                                 {"static int8, compiled", in_int8}};
+const std::vector<Form> forms = {
+    {"fp32", as_trained}, {"fp32, compiled", compiled}, {"bf16 weights", in_bf16}, {"static int8, compiled", in_int8}};
 
 struct Subject {
   std::string title;

@@ -79,7 +79,7 @@ std::string comparison(const QuantizationResult& result) {
   std::string text;
   for (const auto& [name, first, second, note] : rows)
     text += pad_right(name, 10) + pad_left(first, 12) + pad_left(second, 12) + (note.empty() ? "" : "  " + note) + "\n";
-  return text + c10::str("Latency: median time of a batch of ", before.batch_size, ", compiled. Data: ", before.data,
+  return text + c10::str("Latency: median time of a batch of ", before.batch_size, ", compiled.\nData: ", before.data,
                          ", ", before.evaluation.samples, " samples.\n");
 }
 

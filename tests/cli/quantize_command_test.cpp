@@ -45,7 +45,7 @@ TEST_F(QuantizedDigits, SavesAModelThatEvaluates) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("original"), HasSubstr("points"), HasSubstr("Saved " + file)));
   std::istringstream lines(outcome.out);
-  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 90u) << line;
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
   std::ifstream in(result_file);
   const json result = json::parse(in);
   EXPECT_EQ(result["calibration_samples"], 64);

@@ -15,10 +15,10 @@ namespace bellows::quant {
 namespace {
 
 using samples::batches_of;
-using ::testing::HasSubstr;
 using samples::model_of;
 using samples::Small;
 using samples::thrown_by;
+using ::testing::HasSubstr;
 
 std::string file_named(const std::string& name) {
   return ::testing::TempDir() + "bellows-quant-" + name + ".safetensors";

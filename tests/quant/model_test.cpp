@@ -10,10 +10,10 @@ namespace bellows::quant {
 namespace {
 
 using samples::batches_of;
-using ::testing::HasSubstr;
 using samples::model_of;
 using samples::Small;
 using samples::thrown_by;
+using ::testing::HasSubstr;
 
 const QuantizedLayer& layer(const Quantized& quantized, const std::string& name) {
   for (const QuantizedLayer& one : *quantized.layers) {

@@ -135,7 +135,7 @@ struct Linear {
 /// Operands and results are the same as for convolution_forward. The packed weight has the sizes inner × columns.
 std::optional<LayerPass> linear_forward(const Linear& shape, const std::vector<PostOp>& post);
 
-/// The integers of a quantized layer. An 8-bit value stands for (value − zero point) · scale. Scales are fp32, zero points
+/// The integers of a quantized layer. An 8-bit value represents (value − zero point) · scale. Scales are fp32, zero points
 /// int32.
 struct Integers {
   memory::data_type input = memory::data_type::u8, output = memory::data_type::f32;  ///< output: f32, s8 or u8

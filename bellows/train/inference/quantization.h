@@ -35,9 +35,9 @@ struct QuantizationResult {
 /// Quantizes a trained model with training samples as calibration data, and evaluates both models on the held-out data.
 /// Shows progress.
 /// Cost:   two evaluations, plus one for each attempt to reach `max_drop`
-/// Throws: c10::ValueError if the recipe has no dataset, if the limit is not in [0, 1] or the task has no accuracy to
-///         compare, if the limit cannot be reached although only one layer is quantized, or as quant::quantize() and
-///         evaluate(). Stopped after request_stop()
+/// Throws: c10::ValueError if the recipe has no dataset, if the limit is not in [0, 1], or if the task has no accuracy.
+///         Also if the limit cannot be reached. Other exceptions are those of quant::quantize() and evaluate(). Stopped
+///         after request_stop()
 QuantizationResult quantize(const TrainedModel& trained, const QuantizationGoal& goal);
 
 /// Reads inputs for calibration: training samples, chosen with a fixed seed, in batches as in the evaluations of training.
