@@ -122,7 +122,7 @@ int guarded(const CLI::App& verb, Action action) {
 
 }  // namespace
 
-void check_json_target(const JsonTarget& target) {
+void check_output_file(const JsonTarget& target) {
   if (!target.empty() && target != "-") AtomicFile probe(target);  // deletes its temporary file
 }
 

@@ -100,7 +100,7 @@ are the calibration data. Both models run compiled, because quantized models are
 Methods:
   static       int8 weights and activations. Calibration chooses the ranges of the activations
   dynamic      int8 weights and activations of linears. Each row of activations gets its range in each call
-  weight-only  weights of 1 to 8 bits. Activations stay in floating point
+  weight-only  weights of 2 to 8 bits. Activations stay in floating point
 
 The table has one line per layer. "result" is the signal-to-noise ratio of the layer's result if only this layer is
 quantized, in decibels: higher is better, and 6 dB correspond to one bit. With --max-drop, the layers with the lowest ratio stay in

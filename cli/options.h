@@ -200,7 +200,7 @@ int run_doctor(const DoctorArguments& arguments);
 
 /// Checks that write_json() can write to the target. Call this function before the work starts.
 /// Throws: c10::Error if the file cannot be written
-void check_json_target(const JsonTarget& target);
+void check_output_file(const JsonTarget& target);
 /// Writes `text` to the destination of `--json`.
 /// Throws: c10::Error if the file cannot be written
 void write_json(const JsonTarget& target, const std::string& text);

@@ -340,53 +340,63 @@ CLI::Validator one_of(std::vector<std::string> words) {
   return {problem, ""};
 }
 
-void add_quantization(CLI::App* verb, QuantizeArguments& arguments) {
-  begin_group(verb, "Quantization");
-  verb->add_option("--method", arguments.method, "How layers compute. The methods are listed below [default: static]")
-      ->type_name("METHOD")
-      ->check(one_of({"static", "dynamic", "weight-only"}));
+void add_weights(CLI::App* verb, QuantizeArguments& arguments) {
   verb->add_option("--bits", arguments.bits, "Bits of a weight, with --method weight-only [default: 8]")
       ->type_name("N")
-      ->check(whole_number(1, 8));
-  verb->add_option(
-          "--group", arguments.group,
-          "Number of neighboring weights with one scale, with --method weight-only [default: all weights of an "
-          "output channel]")
+      ->check(whole_number(2, 8));
+  verb->add_option("--group", arguments.group,
+                   "Number of neighboring weights with one scale, with --method weight-only [default: all weights of "
+                   "an output channel]")
       ->type_name("N")
       ->check(whole_number(1, 1 << 20));
   verb->add_option("--rounding", arguments.rounding,
                    "How the integers of linears are chosen: nearest, hqq, gptq, awq or auto_round [default: nearest]")
       ->type_name("RULE")
       ->check(one_of({"nearest", "hqq", "gptq", "awq", "auto_round"}));
-  verb->add_option(
-          "--range", arguments.range,
-          "How ranges of activations are chosen, with --method static: min_max, moving_average, percentile, mse "
-          "or entropy [default: min_max]")
+  verb->add_flag("--correct-bias", arguments.correct_bias, "Correct the bias of linears after rounding");
+}
+
+void add_activations(CLI::App* verb, QuantizeArguments& arguments) {
+  verb->add_option("--range", arguments.range,
+                   "How ranges of activations are chosen, with --method static: min_max, moving_average, percentile, "
+                   "mse or entropy [default: min_max]")
       ->type_name("RULE")
       ->check(one_of({"min_max", "moving_average", "percentile", "mse", "entropy"}));
-  verb->add_option(
-          "--smooth", arguments.smooth,
-          "Move outliers from the inputs of linears to their weights (SmoothQuant), with this share, such as 0.5")
+  verb->add_option("--smooth", arguments.smooth,
+                   "Move outliers from the inputs of linears to their weights (SmoothQuant), with this share, such as "
+                   "0.5")
       ->type_name("SHARE")
       ->check(CLI::Validator(share_problem, ""));
-  verb->add_flag("--correct-bias", arguments.correct_bias, "Correct the bias of linears after rounding");
+  verb->add_option("--samples", arguments.samples, "Number of training samples for calibration [default: 256]")
+      ->type_name("N")
+      ->check(whole_number(1, 1 << 20));
+}
+
+std::string points_problem(const std::string& text) {
+  return number_problem(text, 100, "a number of points above 0 and at most 100, such as 0.5");
+}
+
+void add_kept_layers(CLI::App* verb, QuantizeArguments& arguments) {
   verb->add_option("--skip", arguments.skip,
                    "Keep this layer in floating point. \"*\" matches any text. You can repeat this option")
       ->type_name("NAME")
       ->expected(1, 1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   verb->add_flag("--strict", arguments.strict, "Fail if a layer that is not skipped cannot be quantized");
-  verb->add_option("--samples", arguments.samples, "Number of training samples for calibration [default: 256]")
-      ->type_name("N")
-      ->check(whole_number(1, 1 << 20));
   verb->add_option("--max-drop", arguments.max_drop,
                    "Largest loss of accuracy in percentage points. Sensitive layers stay in floating point to reach it")
       ->type_name("POINTS")
-      ->check(CLI::Validator(
-          [](const std::string& text) {
-            return number_problem(text, 100, "a number of points above 0 and at most 100, such as 0.5");
-          },
-          ""));
+      ->check(CLI::Validator(points_problem, ""));
+}
+
+void add_quantization(CLI::App* verb, QuantizeArguments& arguments) {
+  begin_group(verb, "Quantization");
+  verb->add_option("--method", arguments.method, "How layers compute. The methods are listed below [default: static]")
+      ->type_name("METHOD")
+      ->check(one_of({"static", "dynamic", "weight-only"}));
+  add_weights(verb, arguments);
+  add_activations(verb, arguments);
+  add_kept_layers(verb, arguments);
 }
 
 }  // namespace

@@ -129,8 +129,12 @@ at::Tensor learned_fake_quantize(const at::Tensor& x, const at::Tensor& scale, c
 double sqnr(const at::Tensor& x, const at::Tensor& y) {
   TORCH_CHECK_VALUE(x.sizes() == y.sizes(), "sqnr: expected two tensors of one shape, got ", x.sizes(), " and ",
                     y.sizes(), ".");
-  const at::Tensor signal = x.to(at::kDouble), noise = signal - y.to(at::kDouble);
-  return 10 * std::log10(signal.square().sum().item<double>() / noise.square().sum().item<double>());
+  const at::Tensor signal = x.to(at::kDouble);
+  return decibels(signal.square().sum().item<double>(), (signal - y.to(at::kDouble)).square().sum().item<double>());
+}
+
+double decibels(double signal, double noise) {
+  return noise == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(signal / noise);
 }
 
 }  // namespace bellows::quant

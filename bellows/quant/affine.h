@@ -60,5 +60,7 @@ at::Tensor learned_fake_quantize(const at::Tensor& x, const at::Tensor& scale, c
 /// Returns the signal-to-quantization-noise ratio in decibels: 10 · log10(Σ x² / Σ (x − y)²). Infinity if both tensors are
 /// equal.
 double sqnr(const at::Tensor& x, const at::Tensor& y);
+/// Returns 10 · log10(signal / noise) of two sums of squares. Infinity if there is no noise.
+double decibels(double signal, double noise);
 
 }  // namespace bellows::quant

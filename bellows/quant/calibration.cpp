@@ -1,12 +1,11 @@
 #include "bellows/quant/calibration.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/core/GradMode.h>
-#include <c10/core/InferenceMode.h>
-
 #include <cmath>
 #include <set>
 #include <utility>
+
+#include "bellows/quant/inference_guard.h"
 
 namespace bellows::quant {
 
@@ -24,18 +23,22 @@ class Follower : public tap::OpTap {
     const auto layer = layer_call(op, arguments);
     const TensorNames::Entry* const weight = layer ? parameters_.find(*layer->weight) : nullptr;
     const bool whole = weight && is_whole(weight->tensor, *layer->weight, layer->transposed);
-    if (first_) note_readers(op, arguments, whole ? layer->weight : nullptr);
+    note_readers(op, arguments, whole ? layer->weight : nullptr);
     if (!whole || (!first_ && !places_.contains(layer_name(weight->name)))) return op.next(stack);
     CalibratedLayer& seen = layer_of(*weight, *layer);
     observe(seen, *layer->input);
     op.next(stack);
-    if (first_ && seen.kind == LayerKind::convolution)
-      results_.insert_or_assign(storage_of(op.results(stack)[0].toTensor()),
-                                Result{op.results(stack)[0].toTensor(), seen.name});
+    const at::Tensor& result = op.results(stack)[0].toTensor();
+    if (seen.kind == LayerKind::convolution) results_.insert_or_assign(storage_of(result), Result{result, seen.name});
   }
 
-  void end_batch() {
+  /// Params: outputs – of the model
+  void end_batch(const std::vector<at::Tensor>& outputs) {
     const MutexLock lock(mutex_);
+    for (const at::Tensor& output : outputs) {
+      const auto result = output.defined() ? results_.find(storage_of(output)) : results_.end();
+      if (result != results_.end()) read_twice_.insert(result->second.layer);
+    }
     first_ = false;
     results_.clear();
   }
@@ -45,10 +48,9 @@ class Follower : public tap::OpTap {
     for (CalibratedLayer& layer : layers_) {
       if (layer.norm && (layer.calls > 1 || read_twice_.contains(layer.name))) layer.norm.reset();
       const auto other = other_readers_.find(layer.name);
-      if (other != other_readers_.end()) layer.kept = "the weight is also read by " + other->second;
-      const auto observer = observers_.find(layer.name);
-      if (observer == observers_.end()) continue;
-      layer.input = observer->second->parameters();
+      if (layer.kept.empty() && other != other_readers_.end())
+        layer.kept = "the weight is also read by " + other->second;
+      if (options_.observes && layer.kept.empty()) choose_input(layer);
     }
     return std::move(layers_);
   }
@@ -57,7 +59,15 @@ class Follower : public tap::OpTap {
   struct Result {
     at::Tensor tensor;  // kept, so that its memory is not used again
     std::string layer;
+    bool normed = false;  ///< whether the norm of the layer has read it
   };
+
+  /// The range of negative inputs is only known at the end, so convolutions are observed for both schemes.
+  struct Observers {
+    std::unique_ptr<Observer> affine, symmetric;
+    double low = 0;
+  };
+  static constexpr Scheme affine{}, symmetric{.is_signed = true, .symmetric = true};
 
   static const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
     return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
@@ -67,8 +77,11 @@ class Follower : public tap::OpTap {
     const std::string name = layer_name(weight.name);
     const auto found = places_.find(name);
     if (found != places_.end()) {
-      layers_[found->second].calls += first_;
-      return layers_[found->second];
+      CalibratedLayer& known = layers_[found->second];
+      known.calls += first_;
+      known.has_one_bias = known.has_one_bias && known.bias.defined() == call.bias.defined() &&
+                           (!call.bias.defined() || known.bias.is_alias_of(call.bias));
+      return known;
     }
     places_[name] = layers_.size();
     layers_.push_back({.name = name,
@@ -76,7 +89,9 @@ class Follower : public tap::OpTap {
                        .kind = call.kind,
                        .weight = weight.tensor,
                        .bias = call.bias,
+                       .kept = call.obstacle ? call.obstacle : "",
                        .calls = 1});
+    if (!weight.tensor.is_cpu()) layers_.back().kept = "the weight is not on the CPU";
     return layers_.back();
   }
 
@@ -87,15 +102,23 @@ class Follower : public tap::OpTap {
     const double lowest = low.item<double>(), highest = high.item<double>();
     TORCH_CHECK_VALUE(std::isfinite(lowest) && std::isfinite(highest), "calibration: the input of the layer \"",
                       layer.name, "\" contains NaN or infinite values. Check the calibration data and the model.");
-    layer.input_low = std::min(layer.input_low, lowest);
-    layer.input_high = std::max(layer.input_high, highest);
-    auto& observer = observers_[layer.name];
-    if (!observer) {
-      layer.input_is_signed = layer.kind == LayerKind::convolution && lowest < 0;
-      const Scheme scheme{.is_signed = layer.input_is_signed, .symmetric = layer.input_is_signed};
-      observer = make_observer(scheme, options_.observer);
+    Observers& seen = observers_[layer.name];
+    seen.low = std::min(seen.low, lowest);
+    if (!seen.affine) seen.affine = make_observer(affine, options_.observer);
+    seen.affine->observe(input);
+    if (layer.kind != LayerKind::convolution) return;
+    if (!seen.symmetric) seen.symmetric = make_observer(symmetric, options_.observer);
+    seen.symmetric->observe(input);
+  }
+
+  void choose_input(CalibratedLayer& layer) BELLOWS_REQUIRES(mutex_) {
+    const auto found = observers_.find(layer.name);
+    if (found == observers_.end()) {
+      layer.kept = "calibration gave it no inputs";
+      return;
     }
-    observer->observe(input);
+    layer.input_is_signed = layer.kind == LayerKind::convolution && found->second.low < 0;
+    layer.input = (layer.input_is_signed ? found->second.symmetric : found->second.affine)->parameters();
   }
 
   /// Notes operators other than layers that read a weight, and those that read the result of a convolution.
@@ -125,8 +148,10 @@ class Follower : public tap::OpTap {
     CalibratedLayer& layer = layers_[places_.at(result->second.layer)];
     const at::Tensor mean = norm_in_evaluation(op, arguments);
     const TensorNames::Entry* const buffer = buffers_.find(mean);
-    if (!layer.norm && buffer && read.is_same(result->second.tensor)) {
-      layer.norm = norm_of(*buffer, arguments);
+    const bool same = !layer.norm || layer.norm->mean.is_same(mean);
+    if (buffer && same && !result->second.normed && read.is_same(result->second.tensor)) {
+      result->second.normed = true;
+      if (!layer.norm) layer.norm = norm_of(*buffer, arguments);
     } else {
       read_twice_.insert(layer.name);
     }
@@ -149,7 +174,7 @@ class Follower : public tap::OpTap {
   bool first_ BELLOWS_GUARDED_BY(mutex_) = true;
   std::vector<CalibratedLayer> layers_ BELLOWS_GUARDED_BY(mutex_);
   std::unordered_map<std::string, size_t> places_ BELLOWS_GUARDED_BY(mutex_);
-  std::unordered_map<std::string, std::unique_ptr<Observer>> observers_ BELLOWS_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, Observers> observers_ BELLOWS_GUARDED_BY(mutex_);
   std::unordered_map<const c10::StorageImpl*, Result> results_ BELLOWS_GUARDED_BY(mutex_);
   std::unordered_map<std::string, std::string> other_readers_ BELLOWS_GUARDED_BY(mutex_);  ///< by layer: an operator
   std::set<std::string> read_twice_ BELLOWS_GUARDED_BY(mutex_);
@@ -163,12 +188,10 @@ std::vector<CalibratedLayer> calibrate(const Model& model, std::span<const std::
                     "calibration: expected at least one batch, got none. Pass some inputs of the model.");
   const auto follower = std::make_shared<Follower>(model, options);
   const EvalMode evaluation(model);
-  const c10::InferenceMode normal(false);  // in inference mode, operators arrive in a different form
-  const at::NoGradGuard no_gradients;
+  const InferenceGuard inference;
   for (const std::vector<at::Tensor>& batch : batches) {
     const tap::OpTapGuard guard(follower);
-    model.forward_all(batch);
-    follower->end_batch();
+    follower->end_batch(model.forward_all(batch));
   }
   return follower->layers();
 }

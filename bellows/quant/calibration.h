@@ -21,9 +21,10 @@ struct CalibratedLayer {
   std::string name{};  ///< see QuantizedLayer
   std::string parameter{};
   LayerKind kind = LayerKind::linear;
-  at::Tensor weight{};  ///< the parameter
-  at::Tensor bias{};    ///< undefined if there is none
-  std::string kept{};   ///< why the weight cannot be quantized, or empty
+  at::Tensor weight{};       ///< the parameter
+  at::Tensor bias{};         ///< undefined if there is none
+  bool has_one_bias = true;  ///< false if calls have different biases
+  std::string kept{};        ///< why the weight cannot be quantized, or empty
   /// The batch norm that is the only reader of the layer's result: name of the module, and its four vectors and eps.
   struct Norm {
     std::string name{};
@@ -33,7 +34,6 @@ struct CalibratedLayer {
   std::optional<Norm> norm{};
   Parameters input{};
   bool input_is_signed = false;
-  double input_low = 0, input_high = 0;
   int64_t calls = 0;  ///< per batch
 };
 

@@ -67,11 +67,12 @@ void check_supported(const QuantizationConfig& config) {
                     "(from_float_quantized()).");
   if (!config.inputs) return;
   const ActivationConfig& inputs = *config.inputs;
-  TORCH_CHECK_VALUE(!inputs.is_float && inputs.scheme.bits == 8 && (inputs.dynamic || inputs.scheme.symmetric),
-                    "quantized checkpoint: expected activations in int8, dynamic or static and symmetric, got ",
+  TORCH_CHECK_VALUE(!inputs.is_float && inputs.scheme.bits == 8 && inputs.scheme.symmetric,
+                    "quantized checkpoint: expected activations in symmetric int8, got ",
                     inputs.is_float ? "fp8" : inputs.scheme.to_text(), ".");
-  TORCH_CHECK_VALUE(config.weights.bits == 8 && config.weights.granularity == Granularity::channel,
-                    "quantized checkpoint: int8 activations need int8 weights with one scale per output channel, got ",
+  TORCH_CHECK_VALUE(config.weights == weight_scheme(8),
+                    "quantized checkpoint: int8 activations need symmetric int8 weights with one scale per output "
+                    "channel, got ",
                     config.weights.to_text(), ".");
 }
 
@@ -100,6 +101,27 @@ void set_input(QuantizedLayer& layer, const NamedTensors& tensors, const Quantiz
                     "\" needs the tensor input_scale with one floating-point number.");
   layer.input.scale = scale.to(at::kFloat).reshape({});
   layer.input_is_signed = true;
+}
+
+/// Throws: c10::ValueError if the format cannot store the layer
+void check_layer(const QuantizedLayer& layer, const QuantizationConfig& config) {
+  const auto refuse = [&](const std::string& why) {
+    TORCH_CHECK_VALUE(false, "quantized checkpoint: the format ", name_of(config.format), " cannot store the layer \"",
+                      layer.name, "\": ", why, ".");
+  };
+  if (layer.kind != LayerKind::linear) refuse("it is a convolution");
+  if (layer.bias.defined() || layer.divisors.defined()) refuse("its bias was corrected, or its input is divided");
+  if (!(layer.weight.scheme == config.weights))
+    refuse("its weight has the scheme " + layer.weight.scheme.to_text() + ", but the configuration has " +
+           config.weights.to_text());
+  const Method expected = !config.inputs           ? Method::weight_only
+                          : config.inputs->dynamic ? Method::dynamic
+                                                   : Method::static_range;
+  if (layer.method != expected)
+    refuse(std::string("its method is ") + name_of(layer.method) + ", but the configuration describes " +
+           name_of(expected));
+  if (expected == Method::static_range && (!layer.input_is_signed || layer.input.zero_point.item<int>() != 0))
+    refuse("its input has a zero point");
 }
 
 /// Loads all tensors that are not part of a quantized layer.
@@ -149,9 +171,7 @@ NamedTensors to_checkpoint(const Quantized& quantized, const QuantizationConfig&
   NamedTensors tensors = quantized.model.named_parameters();
   std::unordered_set<std::string> of_layers;
   for (const QuantizedLayer& layer : *quantized.layers) {
-    TORCH_CHECK_VALUE(layer.kind == LayerKind::linear && !layer.bias.defined() && !layer.divisors.defined(),
-                      "quantized checkpoint: the format ", name_of(config.format), " cannot store the layer \"",
-                      layer.name, "\": it supports only linears without a corrected bias and without divided inputs.");
+    check_layer(layer, config);
     const std::string prefix = tensor_prefix(layer.parameter);
     const QuantizedLinear linear{
         .weight = {.values = layer.integers(), .parameters = layer.weight.parameters, .scheme = layer.weight.scheme},

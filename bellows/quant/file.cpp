@@ -1,6 +1,8 @@
 #include "bellows/quant/file.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -116,6 +118,22 @@ at::Tensor order_of(const at::Tensor& order, int64_t inputs) {
   return order;
 }
 
+void check_numbers(const QuantizedLayer& layer) {
+  for (const at::Tensor& scale : {layer.weight.parameters.scale, layer.input.scale}) {
+    TORCH_CHECK_VALUE(!scale.defined() || (at::isfinite(scale) & (scale > 0)).all().item<bool>(),
+                      "a scale of the layer \"", layer.name, "\" is not a positive number");
+  }
+  const Scheme& scheme = layer.weight.scheme;
+  const bool per_output = scheme.granularity == Granularity::channel && scheme.axis == 0;
+  const bool integers = scheme.bits == 8 && scheme.is_signed && scheme.symmetric && per_output;
+  const bool linear = layer.kind == LayerKind::linear && layer.weight.values.dim() == 2;
+  const bool fits = layer.method == Method::weight_only    ? linear || layer.kind == LayerKind::convolution
+                    : layer.method == Method::static_range ? integers && (linear || layer.weight.values.dim() > 2)
+                                                           : integers && linear;
+  TORCH_CHECK_VALUE(fits, "the layer \"", layer.name, "\" (", name_of(layer.kind), ", ", name_of(layer.method),
+                    ") cannot have a weight of shape ", layer.weight.values.sizes(), " in ", scheme.to_text());
+}
+
 /// Throws: Json::exception or c10::ValueError if a field is missing or has another type or value
 QuantizedLayer layer_of(const Json& json, FileTensors& tensors) {
   const auto parameter = json.at("parameter").get<std::string>();
@@ -125,7 +143,7 @@ QuantizedLayer layer_of(const Json& json, FileTensors& tensors) {
                        .method = method_of(json.at("method").get<std::string>()),
                        .norm = json.at("norm").get<std::string>(),
                        .input_is_signed = json.at("input_is_signed").get<bool>()};
-  layer.kind = json.at("kind").get<std::string>() == "linear" ? LayerKind::linear : LayerKind::convolution;
+  layer.kind = layer_kind(json.at("kind").get<std::string>());
   const Scheme scheme = scheme_of(json);
   const std::vector<int64_t> shape = shape_of(json), parameters = parameter_shape(shape, scheme);
   const auto dtype = scheme.is_signed ? at::kChar : at::kByte;
@@ -149,6 +167,7 @@ QuantizedLayer layer_of(const Json& json, FileTensors& tensors) {
   layer.bias = tensors.take_or_none(prefix + "bias_replacement");
   layer.divisors = tensors.take_or_none(prefix + "input_divisors");
   layer.input_order = order_of(tensors.take_or_none(prefix + "input_order"), shape.back());
+  check_numbers(layer);
   const auto fits = [](const at::Tensor& vector, int64_t size) {
     return !vector.defined() || (vector.scalar_type() == at::kFloat && vector.sizes() == at::IntArrayRef({size}));
   };

@@ -44,8 +44,8 @@ at::Tensor bias_of(const c10::IValue& value) {
 
 std::optional<LayerCall> convolution_call(std::span<c10::IValue> arguments) {
   const bool transposed = arguments[6].toBool();
-  if (transposed) return {};
   return LayerCall{.kind = LayerKind::convolution,
+                   .obstacle = transposed ? "transposed convolutions are not supported" : nullptr,
                    .input = &arguments[0].toTensor(),
                    .weight = &arguments[1].toTensor(),
                    .bias = bias_of(arguments[2]),
@@ -64,8 +64,9 @@ struct LayerOperators {
   static c10::OperatorHandle named(const char* name) {
     return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
   }
-  c10::OperatorHandle convolution = named("aten::convolution"), mm = named("aten::mm"), addmm = named("aten::addmm"),
-                      linear = named("aten::linear");
+  c10::OperatorHandle convolution = named("aten::convolution"),
+                      traced_convolution = named("aten::_convolution"),  // of traced TorchScript
+      mm = named("aten::mm"), addmm = named("aten::addmm"), linear = named("aten::linear");
 };
 
 }  // namespace
@@ -83,6 +84,13 @@ Method method_of(const std::string& name) {
 
 const char* name_of(LayerKind kind) {
   return kind == LayerKind::linear ? "linear" : "convolution";
+}
+
+LayerKind layer_kind(const std::string& name) {
+  for (const LayerKind kind : {LayerKind::linear, LayerKind::convolution}) {
+    if (name == name_of(kind)) return kind;
+  }
+  TORCH_CHECK_VALUE(false, "quantization: there is no kind of layer \"", name, "\". Expected linear or convolution.");
 }
 
 at::Tensor QuantizedLayer::run(const at::Tensor& given, const at::Tensor& call_bias,
@@ -131,7 +139,7 @@ int64_t QuantizedLayer::bytes() const {
 std::optional<LayerCall> layer_call(const tap::OpRef& op, std::span<c10::IValue> arguments) {
   static const auto* const known = new LayerOperators;  // never destroyed: threads may outlive static objects
   const c10::OperatorHandle& handle = op.handle();
-  if (handle == known->convolution) return convolution_call(arguments);
+  if (handle == known->convolution || handle == known->traced_convolution) return convolution_call(arguments);
   if (handle == known->mm)
     return LayerCall{.input = &arguments[0].toTensor(), .weight = &arguments[1].toTensor(), .transposed = true};
   if (handle == known->linear) {

@@ -31,6 +31,8 @@ enum class LayerKind { linear, convolution };
 
 /// Returns "linear" or "convolution".
 const char* name_of(LayerKind kind);
+/// Throws: c10::ValueError if there is no such kind
+LayerKind layer_kind(const std::string& name);
 
 /// A layer with a quantized weight.
 struct QuantizedLayer {
@@ -65,6 +67,7 @@ struct QuantizedLayer {
 /// An operator call that has the form of a layer.
 struct LayerCall {
   LayerKind kind = LayerKind::linear;
+  const char* obstacle = nullptr;  ///< why such a layer cannot be quantized, or null
   const at::Tensor* input = nullptr;
   const at::Tensor* weight = nullptr;
   bool transposed = false;  ///< whether `weight` has one column per output, as in mm(x, w.t())
@@ -72,8 +75,8 @@ struct LayerCall {
   ConvolutionArguments convolution{};
 };
 
-/// Returns the call if the operator is a convolution, a linear, or a matmul with a transposed weight. Whether `weight` is
-/// a parameter is not checked.
+/// Returns the call if the operator is a convolution, a linear, or a matmul of two dense matrices. Whether `weight` is a
+/// parameter is not checked.
 /// Params: arguments – of the operator; the result refers to them
 std::optional<LayerCall> layer_call(const tap::OpRef& op, std::span<c10::IValue> arguments);
 

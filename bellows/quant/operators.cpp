@@ -110,12 +110,19 @@ at::Tensor weight_only_kernel(const at::Tensor& input, const at::Tensor& packed,
   TORCH_CHECK_VALUE(input.size(-1) == inputs, "weight-only linear: expected an input with ", inputs,
                     " features, got the shape ", input.sizes(), ".");
   const kernels::WeightFormat format = format_of(bits, is_signed, has_zero_points, outputs, inputs, group_size);
-  TORCH_CHECK_VALUE(packed.is_contiguous() && packed.nbytes() == kernels::packed_weight_bytes(format),
-                    "weight-only linear: expected ", kernels::packed_weight_bytes(format),
-                    " bytes of packed weight, got ", packed.nbytes(), ".");
+  TORCH_CHECK_VALUE(
+      packed.is_cpu() && packed.is_contiguous() && packed.nbytes() == kernels::packed_weight_bytes(format),
+      "weight-only linear: expected ", kernels::packed_weight_bytes(format), " bytes of packed weight, got ",
+      packed.nbytes(), ".");
   const at::ScalarType dtype = input.scalar_type() == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
   const at::Tensor rows = input.reshape({-1, inputs}).to(dtype).contiguous();
-  const at::Tensor added = bias ? bias->to(at::kFloat).contiguous() : at::Tensor();
+  at::Tensor added;
+  if (bias) {
+    TORCH_CHECK_VALUE(bias->dim() == 1 && (bias->size(0) == outputs || bias->size(0) == 1),
+                      "weight-only linear: expected a bias with ", outputs, " numbers, got the shape ", bias->sizes(),
+                      ".");
+    added = bias->to(at::kFloat).expand({outputs}).contiguous();
+  }
   at::Tensor result = at::empty({rows.size(0), outputs}, rows.options());
   const at::Tensor scratch = at::empty(
       {static_cast<int64_t>(kernels::weight_only_linear_scratch_bytes(dtype, format, rows.size(0)))}, packed.options());

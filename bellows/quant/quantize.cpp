@@ -5,7 +5,6 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <array>
@@ -13,6 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "bellows/core/error.h"
 #include "bellows/quant/calibration.h"
 #include "bellows/quant/comparison.h"
 #include "bellows/quant/methods/auto_round.h"
@@ -39,6 +39,8 @@ void check_options(const Options& options) {
   TORCH_CHECK_VALUE(!integers || fits, "quantization: the method ", name_of(options.method),
                     " needs weights in symmetric int8 with one scale per output channel, got ", scheme.to_text(),
                     ". Use the method weight_only for other weights.");
+  TORCH_CHECK_VALUE(scheme.bits > 1 || !scheme.is_signed || !scheme.symmetric,
+                    "quantization: symmetric signed weights need at least 2 bits. With 1 bit, all of them would be 0.");
   TORCH_CHECK_VALUE(options.rounding != Rounding::awq || options.method == Method::weight_only,
                     "quantization: rounding awq needs the method weight_only, got ", name_of(options.method), ".");
   TORCH_CHECK_VALUE(options.smooth >= 0 && options.smooth <= 1, "quantization: expected `smooth` from 0 to 1, got ",
@@ -49,9 +51,33 @@ void check_options(const Options& options) {
                     options.min_weights, ".");
 }
 
+/// Whether the name matches the pattern, in which "*" is any text.
+bool matches(std::string_view pattern, std::string_view name) {
+  const size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return pattern == name;
+  if (!name.starts_with(pattern.substr(0, star))) return false;
+  const std::string_view rest = pattern.substr(star + 1);
+  for (size_t at = star; at <= name.size(); ++at) {
+    if (matches(rest, name.substr(at))) return true;
+  }
+  return false;
+}
+
 bool is_skipped(const std::string& name, const std::vector<std::string>& patterns) {
   return std::any_of(patterns.begin(), patterns.end(),
-                     [&](const std::string& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
+                     [&](const std::string& pattern) { return matches(pattern, name); });
+}
+
+void check_patterns(const std::vector<CalibratedLayer>& layers, const std::vector<std::string>& patterns) {
+  std::vector<std::string> names;
+  names.reserve(layers.size());
+  for (const CalibratedLayer& layer : layers) names.push_back(layer.name);
+  for (const std::string& pattern : patterns) {
+    const bool used = std::any_of(names.begin(), names.end(), [&](const auto& name) { return matches(pattern, name); });
+    const std::string near = nearest_match(pattern, names);
+    TORCH_CHECK_VALUE(used, "quantization: `skip`: no layer has the name \"", pattern, "\".",
+                      near.empty() ? "" : " Did you mean \"" + near + "\"?");
+  }
 }
 
 /// Why a layer stays in floating point although the user wants to quantize it, or empty.
@@ -69,10 +95,15 @@ std::string obstacle(const CalibratedLayer& layer, const Options& options) {
              : c10::str("groups of ", scheme.group_size, " do not divide its ", inputs, " inputs");
 }
 
+/// Throws: c10::ValueError with `strict`, if there is an obstacle
 std::string reason_to_keep(const CalibratedLayer& layer, const Options& options) {
   if (is_skipped(layer.name, options.skip)) return "skipped";
   if (layer.weight.numel() < options.min_weights) return c10::str("fewer than ", options.min_weights, " weights");
-  return obstacle(layer, options);
+  std::string reason = obstacle(layer, options);
+  TORCH_CHECK_VALUE(!options.strict || reason.empty(), "quantization: the layer \"", layer.name,
+                    "\" cannot be quantized: ", reason,
+                    ". Add it to `skip`, or set `strict` to false to keep such layers in floating point.");
+  return reason;
 }
 
 /// The weight and bias of a convolution and the batch norm behind it, as one convolution.
@@ -126,7 +157,7 @@ void quantize_linear(QuantizedLayer& made, at::Tensor weight, const CalibratedLa
     inputs = &*divided;
   }
   made.weight = rounded(weight, inputs, options, made.divisors);
-  if (!options.correct_bias) return;
+  if (!options.correct_bias || !layer.has_one_bias) return;
   const at::Tensor now = made.divisors.defined() && options.smooth == 0 ? made.weight.dequantize() / made.divisors
                                                                         : made.weight.dequantize();
   const at::Tensor correction = bias_correction(weight, now, *inputs);
@@ -181,27 +212,6 @@ int64_t bytes_of(const NamedTensors& tensors) {
   return bytes;
 }
 
-void check_result(const Report& report, const Options& options) {
-  const bool any = report.quantized() > 0;
-  std::string reasons;
-  for (const LayerReport& layer : report.layers) {
-    if (!layer.kept.empty()) reasons += "\n  " + layer.name + ": " + layer.kept;
-  }
-  TORCH_CHECK_VALUE(any, "quantization: no layer of the model can be quantized.",
-                    reasons.empty() ? " It has no convolutions or linears whose weight is a parameter." : reasons);
-  if (!options.strict) return;
-  for (const LayerReport& layer : report.layers) {
-    const bool wanted = !is_skipped(layer.name, options.skip) && layer.kept.find("fewer than") == std::string::npos;
-    TORCH_CHECK_VALUE(layer.kept.empty() || !wanted, "quantization: the layer \"", layer.name,
-                      "\" cannot be quantized: ", layer.kept,
-                      ". Add it to `skip`, or set `strict` to false to keep such layers in floating point.");
-  }
-}
-
-}  // namespace
-
-namespace {
-
 /// The sizes of `sizes`, and everything else of `found`.
 Report merged(Report found, const Report& sizes) {
   std::unordered_map<std::string, int64_t> after;
@@ -213,6 +223,15 @@ Report merged(Report found, const Report& sizes) {
   found.bytes_before = sizes.bytes_before;
   found.bytes_after = sizes.bytes_after;
   return found;
+}
+
+void check_result(const Report& report) {
+  std::string reasons;
+  for (const LayerReport& layer : report.layers) reasons += "\n  " + layer.name + ": " + layer.kept;
+  TORCH_CHECK_VALUE(report.quantized() > 0, "quantization: no layer of the model can be quantized.",
+                    report.layers.empty() ? " It has no convolutions or linears whose weight is a floating-point "
+                                            "parameter, or it is quantized already."
+                                          : reasons);
 }
 
 }  // namespace
@@ -256,6 +275,7 @@ Quantized quantize(const Model& model, const Options& options, std::span<const s
   }
   const size_t batches = observes || learns ? calibration.size() : std::min<size_t>(1, calibration.size());
   const std::vector<CalibratedLayer> found = calibrate(model, calibration.first(batches), how);
+  check_patterns(found, options.skip);
   Report report;
   std::vector<QuantizedLayer> layers;
   for (const CalibratedLayer& layer : found) {
@@ -270,7 +290,7 @@ Quantized quantize(const Model& model, const Options& options, std::span<const s
     report.layers.push_back(std::move(one));
   }
   share_input_parameters(layers);
-  check_result(report, options);
+  check_result(report);
   compare_layers(model, layers, calibration.front(), report);
   Quantized made = with_layers(model, std::move(layers), options.release_weights);
   made.report = merged(std::move(report), made.report);

@@ -39,7 +39,7 @@ Rounding rounding_of(const std::string& name);
 struct Options {
   Method method = Method::static_range;
   /// Of the weights. Methods static_range and dynamic need int8 with one scale per output channel. Method weight_only also
-  /// supports 1 to 8 bits and groups.
+  /// supports 2 to 8 bits and groups. In memory, 4-bit linears need 4 bits per weight, and all other layers 8.
   Scheme weights = weight_scheme();
   /// How the ranges of activations are chosen, with method static_range.
   ObserverOptions activations{};
@@ -52,7 +52,8 @@ struct Options {
   bool correct_bias = false;
   /// Folds a batch norm that follows a convolution into its weight and bias.
   bool fold_norms = true;
-  /// Names of layers that stay in floating point. "*" matches any text, such as "encoder.*".
+  /// Names of layers that stay in floating point. "*" matches any text, such as "encoder.*". A name that no layer
+  /// has is an error.
   std::vector<std::string> skip{};
   /// Layers with fewer weights stay in floating point.
   int64_t min_weights = 0;
@@ -75,6 +76,7 @@ struct Quantized {
 ///
 /// The model runs on its own, but only compiled functions are fast: there, convolutions and linears run on oneDNN's int8
 /// primitives.
+/// The original model is put into evaluation mode. Unless `release_weights` is set, it can still be used.
 /// Params:  calibration – inputs of some calls, in the order of model.inputs(). The first call finds the layers. Method
 ///                        static_range chooses the ranges of activations from all of them, so pass a few hundred samples.
 ///                        One call is enough for the other methods

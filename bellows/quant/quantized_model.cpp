@@ -3,12 +3,14 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <c10/core/GradMode.h>
-#include <c10/core/InferenceMode.h>
 
 #include <cmath>
 #include <unordered_set>
 #include <utility>
+
+#include "bellows/core/mutex.h"
+#include "bellows/quant/inference_guard.h"
+#include "bellows/tap/op_tap.h"
 
 namespace bellows::quant {
 
@@ -16,48 +18,92 @@ namespace {
 
 using Layers = std::shared_ptr<const std::vector<QuantizedLayer>>;
 
-/// Runs quantized layers instead of the operators that read their weights.
-class Execution : public tap::OpTap {
- public:
-  struct Place {
-    at::Tensor weight;
-    size_t layer;
-  };
+const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
 
-  Execution(Layers layers, const TensorNames& parameters, const TensorNames& buffers) : layers_(std::move(layers)) {
-    std::unordered_map<std::string, size_t> places;
-    for (const TensorNames::Entry& entry : parameters.entries()) places.emplace(entry.name, places.size());
-    std::unordered_set<std::string> norms;
-    for (size_t i = 0; i < layers_->size(); ++i) {
-      const QuantizedLayer& layer = (*layers_)[i];
-      const auto found = places.find(layer.parameter);
-      TORCH_CHECK_VALUE(found != places.end(), "quantized model: the model has no parameter \"", layer.parameter,
-                        "\".");
-      const at::Tensor& weight = parameters.entries()[found->second].tensor;
+}  // namespace
+
+/// Finds the layers of a model by the memory of their weights and norms.
+class LayerPlaces {
+ public:
+  LayerPlaces(Layers layers, const TensorNames& parameters, const TensorNames& buffers) : layers_(std::move(layers)) {
+    std::unordered_map<std::string, at::Tensor> tensors;
+    for (const TensorNames* names : {&parameters, &buffers}) {
+      for (const TensorNames::Entry& entry : names->entries()) tensors.emplace(entry.name, entry.tensor);
+    }
+    const auto named = [&](const std::string& name, const char* kind) -> const at::Tensor& {
+      const auto found = tensors.find(name);
+      TORCH_CHECK_VALUE(found != tensors.end(), "quantized model: the model has no ", kind, " \"", name, "\".");
+      return found->second;
+    };
+    for (const QuantizedLayer& layer : *layers_) {
+      const at::Tensor& weight = named(layer.parameter, "parameter");
       TORCH_CHECK_VALUE(weight.sizes() == at::IntArrayRef(layer.sizes()), "quantized model: the quantized weight of \"",
                         layer.name, "\" has the shape ", at::IntArrayRef(layer.sizes()),
                         ", but the model's weight has ", weight.sizes(), ".");
-      weights_[weight.storage().unsafeGetStorageImpl()] = {weight, i};
-      if (!layer.norm.empty()) norms.insert(layer.norm + ".running_mean");
+      weights_[storage_of(weight)] = {&layer, weight};
+      if (!layer.norm.empty()) norms_[&layer] = storage_of(named(layer.norm + ".running_mean", "buffer"));
     }
-    for (const TensorNames::Entry& entry : buffers.entries()) {
-      if (norms.erase(entry.name) > 0) norms_.insert(entry.tensor.storage().unsafeGetStorageImpl());
-    }
-    TORCH_CHECK_VALUE(norms.empty(), "quantized model: the model has no buffer \"", *norms.begin(), "\".");
   }
+
+  /// Returns the layer whose whole weight the operator reads, or null.
+  const QuantizedLayer* find(const LayerCall& call) const {
+    const auto found = weights_.find(storage_of(*call.weight));
+    if (found == weights_.end() || call.obstacle) return nullptr;
+    return is_whole(found->second.weight, *call.weight, call.transposed) ? found->second.layer : nullptr;
+  }
+  /// Whether the layer contains the norm with this running mean.
+  bool contains_norm(const QuantizedLayer* layer, const at::Tensor& running_mean) const {
+    const auto found = norms_.find(layer);
+    return found != norms_.end() && found->second == storage_of(running_mean);
+  }
+  /// Throws: c10::ValueError if a weight has moved to other memory, so that it is no longer found
+  void check() const {
+    for (const auto& [storage, place] : weights_) {
+      TORCH_CHECK_VALUE(storage_of(place.weight) == storage, "quantized model: the weight of \"", place.layer->name,
+                        "\" was replaced after quantization, for example by to(). Quantize the model again.");
+    }
+  }
+
+ private:
+  struct Place {
+    const QuantizedLayer* layer = nullptr;
+    at::Tensor weight;
+  };
+  Layers layers_;
+  std::unordered_map<const c10::StorageImpl*, Place> weights_;
+  std::unordered_map<const QuantizedLayer*, const c10::StorageImpl*> norms_;  ///< by layer: memory of a running mean
+};
+
+namespace {
+
+/// Runs quantized layers instead of the operators that read their weights, in one call of the model.
+class Execution : public tap::OpTap {
+ public:
+  explicit Execution(const LayerPlaces& places) : places_(places) {}
 
   void call(const tap::OpCall& op, tap::Stack& stack) override {
     const std::span<c10::IValue> arguments = op.arguments(stack);
     if (const auto call = layer_call(op, arguments)) {
-      const auto found = weights_.find(call->weight->storage().unsafeGetStorageImpl());
-      if (found == weights_.end()) return op.next(stack);
-      const at::Tensor result = (*layers_)[found->second.layer].run(*call->input, call->bias, call->convolution);
+      const QuantizedLayer* const layer = places_.find(*call);
+      if (!layer) return op.next(stack);
+      const at::Tensor result = layer->run(*call->input, call->bias, call->convolution);
+      if (!layer->norm.empty()) note(*layer, result);
       return put(stack, arguments.size(), {result});
     }
-    const at::Tensor mean = norms_.empty() ? at::Tensor() : norm_in_evaluation(op, arguments);
-    if (!mean.defined() || !norms_.contains(mean.storage().unsafeGetStorageImpl())) return op.next(stack);
-    const at::Tensor x = arguments[0].toTensor();  // the layer before has computed the norm
+    const at::Tensor mean = norm_in_evaluation(op, arguments);
+    if (!mean.defined() || !was_applied(mean, arguments[0].toTensor())) return op.next(stack);
+    const at::Tensor x = arguments[0].toTensor();
     put(stack, arguments.size(), {x, at::empty({0}, x.options()), at::empty({0}, x.options())});
+  }
+
+  /// Throws: c10::ValueError if a layer contains a norm that the model did not apply to its result
+  void end() {
+    const MutexLock lock(mutex_);
+    TORCH_CHECK_VALUE(waiting_.empty(), "quantized model: the layer \"", waiting_.begin()->second.first->name,
+                      "\" was quantized together with the norm \"", waiting_.begin()->second.first->norm,
+                      "\", but this call does not apply the norm to its result. Set `fold_norms` to false.");
   }
 
  private:
@@ -66,12 +112,28 @@ class Execution : public tap::OpTap {
     for (const at::Tensor& result : results) stack.emplace_back(result);
   }
 
-  Layers layers_;
-  std::unordered_map<const c10::StorageImpl*, Place> weights_;
-  std::unordered_set<const c10::StorageImpl*> norms_;  ///< running means of norms that were folded into layers
+  void note(const QuantizedLayer& layer, const at::Tensor& result) {
+    const MutexLock lock(mutex_);
+    waiting_[result.unsafeGetTensorImpl()] = {&layer, result};
+  }
+
+  /// Whether the layer that has computed `x` has also applied the norm with this running mean.
+  bool was_applied(const at::Tensor& running_mean, const at::Tensor& x) {
+    const MutexLock lock(mutex_);
+    const auto found = waiting_.find(x.unsafeGetTensorImpl());
+    if (found == waiting_.end() || !places_.contains_norm(found->second.first, running_mean)) return false;
+    waiting_.erase(found);
+    return true;
+  }
+
+  const LayerPlaces& places_;
+  Mutex mutex_;
+  /// Results of layers whose norm has not been called yet. They are kept, so that no other tensor gets their address.
+  std::unordered_map<const c10::TensorImpl*, std::pair<const QuantizedLayer*, at::Tensor>> waiting_
+      BELLOWS_GUARDED_BY(mutex_);
 };
 
-/// Replaces weights by a single NaN in the same shape. If an operator reads one by mistake, its result is NaN, too.
+/// Replaces weights by one row of NaN in the same shape. If an operator reads one by mistake, its result is NaN, too.
 void release(const TensorNames& parameters, const std::vector<QuantizedLayer>& layers) {
   std::unordered_set<std::string> names;
   for (const QuantizedLayer& layer : layers) names.insert(layer.parameter);
@@ -79,7 +141,9 @@ void release(const TensorNames& parameters, const std::vector<QuantizedLayer>& l
     if (!names.contains(entry.name)) continue;
     entry.tensor.unsafeGetTensorImpl()->set_requires_grad(false);
     at::Tensor tensor = entry.tensor;
-    tensor.set_data(at::full({1}, NAN, entry.tensor.options()).expand(entry.tensor.sizes()));
+    std::vector<int64_t> row = entry.tensor.sizes().vec();  // so that a transposed weight still has other strides
+    row.front() = 1;
+    tensor.set_data(at::full(row, NAN, entry.tensor.options()).expand(entry.tensor.sizes()));
   }
 }
 
@@ -92,14 +156,28 @@ QuantizedModel::QuantizedModel(const Model& model, std::vector<QuantizedLayer> l
   model.eval();
   const TensorNames parameters(model.named_parameters()), buffers(model.named_buffers());
   if (release_weights) release(parameters, *layers_);
-  tap_ = std::make_shared<Execution>(layers_, TensorNames(model.named_parameters()), buffers);
+  places_ = std::make_unique<const LayerPlaces>(layers_, TensorNames(model.named_parameters()), buffers);
 }
 
+QuantizedModel::~QuantizedModel() = default;
+
 std::vector<at::Tensor> QuantizedModel::forward_all(const std::vector<at::Tensor>& inputs) {
-  const c10::InferenceMode normal(false);  // in inference mode, operators arrive in a different form
-  const at::NoGradGuard no_gradients;
-  const tap::OpTapGuard guard(tap_);
-  return inner().forward_all(inputs);
+  TORCH_CHECK_VALUE(!inner().training(),
+                    "quantized model: the original model is in training mode. Call eval() on it before this call.");
+  places_->check();
+  const InferenceGuard inference;
+  std::vector<at::Tensor> normal = inputs;
+  for (at::Tensor& input : normal) {
+    if (input.defined() && input.is_inference()) input = input.clone();  // the model may change it in place
+  }
+  const auto execution = std::make_shared<Execution>(*places_);
+  std::vector<at::Tensor> outputs;
+  {
+    const tap::OpTapGuard guard(execution);
+    outputs = inner().forward_all(normal);
+  }
+  execution->end();
+  return outputs;
 }
 
 NamedTensors QuantizedModel::named_parameters() const {

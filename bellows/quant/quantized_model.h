@@ -6,9 +6,10 @@
 
 #include "bellows/core/model.h"
 #include "bellows/quant/layer_table.h"
-#include "bellows/tap/op_tap.h"
 
 namespace bellows::quant {
+
+class LayerPlaces;
 
 /// A model with quantized layers. Each forward pass receives the operators of the original model and runs quantized layers
 /// instead of operators that read their weights.
@@ -16,6 +17,8 @@ class QuantizedModel : public ModelWrapper {
  public:
   /// Throws: c10::ValueError if the model has no such layer, or if shapes differ
   QuantizedModel(const Model& model, std::vector<QuantizedLayer> layers, bool release_weights);
+
+  ~QuantizedModel() override;
 
   const std::shared_ptr<const std::vector<QuantizedLayer>>& layers() const { return layers_; }
 
@@ -25,6 +28,7 @@ class QuantizedModel : public ModelWrapper {
   /// Buffers of the original model, and the tensors of quantized layers in the form in which the layers run.
   NamedTensors named_buffers() const override;
   void set_training(bool on) override;
+  bool training() const override { return false; }
   void to(c10::Device device) override;
   void to(c10::ScalarType dtype) override;
   /// Null, because the module on its own is not quantized.
@@ -32,7 +36,7 @@ class QuantizedModel : public ModelWrapper {
 
  private:
   std::shared_ptr<const std::vector<QuantizedLayer>> layers_;
-  std::shared_ptr<tap::OpTap> tap_;
+  std::unique_ptr<const LayerPlaces> places_;
 };
 
 }  // namespace bellows::quant

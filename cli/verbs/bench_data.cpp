@@ -96,8 +96,8 @@ void run_loader(data::Loader& loader, const BenchDataArguments& arguments) {
 }  // namespace
 
 int run_bench_data(const BenchDataArguments& arguments) {
-  check_json_target(arguments.json);
-  check_json_target(arguments.trace);
+  check_output_file(arguments.json);
+  check_output_file(arguments.trace);
   data::Loader loader = dataset_of(arguments).loader();
   const auto trace = arguments.trace.empty() ? nullptr : std::make_shared<TraceWriter>();
   if (trace) loader.trace(trace);

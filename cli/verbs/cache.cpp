@@ -140,7 +140,7 @@ int cache_import(const CacheArguments& arguments) {
 }  // namespace
 
 int run_cache(const std::string& action, const CacheArguments& arguments) {
-  check_json_target(arguments.json);
+  check_output_file(arguments.json);
   if (action == "list") return cache_list(arguments);
   if (action == "clear") return cache_clear(arguments);
   if (action == "keygen") return cache_keygen(arguments);

@@ -69,7 +69,7 @@ std::string info_text(const checkpoint::SavedCheckpoint& saved, bool verified) {
 }  // namespace
 
 int run_checkpoint_info(const CheckpointArguments& arguments) {
-  check_json_target(arguments.json);
+  check_output_file(arguments.json);
   const checkpoint::SavedCheckpoint saved(checkpoint_at(arguments.path));
   if (arguments.verify) saved.verify();
   if (arguments.json != "-") Terminal().print(info_text(saved, arguments.verify));
@@ -78,7 +78,7 @@ int run_checkpoint_info(const CheckpointArguments& arguments) {
 }
 
 int run_checkpoint_export(const CheckpointArguments& arguments) {
-  check_json_target(arguments.json);
+  check_output_file(arguments.json);
   const std::string path = checkpoint_at(arguments.path);
   checkpoint::export_safetensors(path, arguments.out);
   if (arguments.json != "-") Terminal().print(c10::str("Exported the weights of ", path, " to ", arguments.out, "\n"));

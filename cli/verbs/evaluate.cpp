@@ -83,7 +83,7 @@ ordered_json result_json(const TrainedModel& trained, const ModelEvaluation& res
 }  // namespace
 
 int run_evaluate(const EvaluateArguments& arguments) {
-  check_json_target(arguments.json);
+  check_output_file(arguments.json);
   const train::Recipe recipe = trained_recipe(arguments);
   const Interrupt interrupt("no result is printed");
   const TrainedModel trained = load_trained_model(arguments, recipe);

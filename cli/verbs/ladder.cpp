@@ -201,7 +201,7 @@ void print_start(Terminal& terminal, const Recipe& recipe, const train::LadderOp
 int measure(const LadderArguments& arguments, const Registry<train::Technique>& techniques) {
   const Recipe asked = starting_recipe(arguments);
   const train::LadderOptions options = ladder_options(arguments, asked);
-  for (const auto& [option, file] : targets_of(arguments)) check_json_target(file);
+  for (const auto& [option, file] : targets_of(arguments)) check_output_file(file);
   const bool quiet = arguments.json == "-";
   Terminal terminal;
   Interrupt interrupt("keeping the results");

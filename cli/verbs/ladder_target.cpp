@@ -121,7 +121,7 @@ void print_target_start(Terminal& terminal, const Recipe& recipe, const train::M
 int run_ladder_target(const LadderArguments& arguments) {
   const Recipe recipe = ladder_recipe(arguments);
   const train::MemoryTarget target = target_of(arguments, recipe);
-  for (const std::string& file : {arguments.json, arguments.html, arguments.write_recipe}) check_json_target(file);
+  for (const std::string& file : {arguments.json, arguments.html, arguments.write_recipe}) check_output_file(file);
   const bool quiet = arguments.json == "-";
   Terminal terminal;
   Interrupt interrupt("keeping the results");

@@ -96,7 +96,7 @@ std::string pack_json(const PackArguments& arguments, const ConvertResult& resul
 int run_pack(const PackArguments& arguments) {
   ConvertOptions options = pack_options(arguments);
   check_destination(arguments);
-  check_json_target(arguments.json);
+  check_output_file(arguments.json);
   std::atomic<bool> stop{false};
   options.stop = &stop;
   const Interrupt interrupt(

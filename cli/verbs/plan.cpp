@@ -106,7 +106,7 @@ int run_plan(const PlanArguments& arguments) {
     throw UsageError("plan: with --fit, standard output is the recipe. Pass a file to --json.");
   const Recipe recipe = planned_recipe(arguments);
   const int64_t length = length_of(arguments, recipe);
-  for (const std::string& file : {arguments.json, arguments.html, arguments.trace}) check_json_target(file);
+  for (const std::string& file : {arguments.json, arguments.html, arguments.trace}) check_output_file(file);
   train::MemoryPlan plan = train::plan_memory(recipe, {recipe.batch_size, length}, arguments.ranks);
   if (arguments.fit == 0) {
     const PlanReport report = report_on(arguments, std::move(plan));

@@ -111,7 +111,7 @@ void check_inputs(const PredictArguments& arguments) {
 
 int run_predict(const PredictArguments& arguments) {
   check_inputs(arguments);
-  if (!arguments.output.empty()) check_json_target(arguments.output);
+  if (!arguments.output.empty()) check_output_file(arguments.output);
   const train::Recipe recipe = trained_recipe(arguments);
   const Interrupt interrupt("predictions that were printed remain, and --output is not written");
   const train::TrainedModel trained = load_trained_model(arguments, recipe);

@@ -34,6 +34,8 @@ void check_options(const QuantizeArguments& arguments) {
     throw UsageError("--bits and --group require --method weight-only.");
   if (integers && arguments.rounding == "awq") throw UsageError("--rounding awq requires --method weight-only.");
   if (!integers && arguments.smooth > 0) throw UsageError("--smooth requires --method static or dynamic.");
+  if (!arguments.out.empty() && !arguments.out.ends_with(".safetensors"))
+    throw UsageError("--out: expected a file name that ends with .safetensors, got " + arguments.out + ".");
   if (arguments.method != "static" && arguments.range != "min_max")
     throw UsageError("--range requires --method static.");
 }
@@ -122,8 +124,8 @@ ordered_json result_json(const QuantizeArguments& arguments, const QuantizationR
 
 int run_quantize(const QuantizeArguments& arguments) {
   check_options(arguments);
-  check_json_target(arguments.json);
-  for (const std::string& file : {arguments.out, arguments.html}) check_json_target(file);
+  check_output_file(arguments.json);
+  for (const std::string& file : {arguments.out, arguments.html}) check_output_file(file);
   const train::Recipe recipe = trained_recipe(arguments);
   const Interrupt interrupt("nothing is saved");
   const train::TrainedModel trained = load_trained_model(arguments, recipe);

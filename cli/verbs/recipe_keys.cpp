@@ -49,7 +49,7 @@ nlohmann::ordered_json key_json(const RecipeField& field) {
 }  // namespace
 
 int run_recipe_keys(const JsonTarget& target) {
-  check_json_target(target);
+  check_output_file(target);
   std::string text;
   nlohmann::ordered_json keys = nlohmann::ordered_json::array();
   for (const RecipeField& field : train::recipe_fields()) {

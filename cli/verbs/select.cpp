@@ -50,7 +50,7 @@ void check_replaceable(const std::string& path) {
 
 int run_select(const SelectArguments& arguments) {
   const train::Selection selection = selection_of(arguments);
-  check_json_target(arguments.json);
+  check_output_file(arguments.json);
   check_replaceable(arguments.out);
   AtomicFile(arguments.out);  // finds a missing folder before the work
   const data::Subset subset = train::select_samples(selection);

@@ -233,7 +233,7 @@ void apply_overrides(Recipe& recipe, const RecipeOverrides& overrides) {
 int run_train(const TrainArguments& arguments) {
   if (arguments.keys) return run_recipe_keys(arguments.json);
   Recipe recipe = recipe_of(arguments);
-  check_json_target(arguments.json);
+  check_output_file(arguments.json);
   const char* words =
       recipe.run_folder.empty() ? "nothing is saved without --out" : "saving a checkpoint if training has started";
   Stopping stopping;

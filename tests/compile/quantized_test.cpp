@@ -146,6 +146,23 @@ TEST(QuantizedPrograms, ValuesThatAreNotNumbers) {
   }
 }
 
+TEST(QuantizedPrograms, SumsKeepWhatIsNotANumber) {
+  const IntegerLayer layer = random_integer_layer({16, 16}, false, false);
+  at::Tensor other = torch::randn({4, 16});
+  other[1][2] = NAN;
+  const auto function = [=](const at::Tensor& x) {
+    quant::QuantizedInput input = layer.input;
+    input.values = quant::quantize_activations(x, input.scale, input.zero_point, false);
+    return torch::relu(quant::quantized_linear(input, layer.weight, layer.scale, {}) + other);
+  };
+  const auto compiled = compile(function, {.frozen = layer.constants(), .always = true});
+  const at::Tensor x = torch::rand({4, 16});
+  compiled(x);
+  EXPECT_TRUE(compiled(x).isnan().equal(function(x).isnan()));
+  EXPECT_EQ(compiled(x).isnan().sum().item<int>(), 1);
+  EXPECT_THAT(compiled.explain().to_text(), HasSubstr("int8 linear add relu"));
+}
+
 TEST(QuantizedPrograms, OtherModesAreBitIdentical) {
   torch::manual_seed(4);
   const torch::nn::Sequential net(torch::nn::Linear(32, 48), torch::nn::GELU(), torch::nn::Linear(48, 8));

@@ -20,7 +20,7 @@ for document in "$@"; do
   done < <(grep -oE '`recipe: [a-z_]+' "$document" | sed 's/.* //' | sort -u)
   while read -r verb; do
     count=$((count + 1))
-    grep -qF "add_subcommand(\"$verb\"" cli/command.cpp || miss "$document: the command has no verb $verb"
+    grep -qF "add_subcommand(\"$verb\"" cli/verb_options.cpp || miss "$document: the command has no verb $verb"
   done < <(grep -oE '`bellows [a-z]+' "$document" | sed 's/.* //' | sort -u)
   ((count > 0)) || miss "$document: no names found"
   echo "$document: $count names"

@@ -54,15 +54,17 @@ TEST(QuantizedCheckpoint, Int8Activations) {
   const Quantized loaded = load_checkpoint(to_checkpoint(made, config), config, model_of(network(2)));
   const at::Tensor x = torch::randn({5, 64});
   EXPECT_TRUE(loaded.model.forward(x).equal(made.model.forward(x)));
+  NamedTensors tensors = to_checkpoint(made, config);
   config.inputs->dynamic = false;
   config.inputs->scheme.granularity = Granularity::tensor;
-  NamedTensors tensors = to_checkpoint(made, config);
-  for (auto& [name, tensor] : tensors) {
-    if (name.ends_with("input_scale")) tensor = torch::full({1}, 0.03);
-  }
+  for (const char* name : {"0.input_scale", "3.input_scale"}) tensors.emplace_back(name, torch::full({1}, 0.03));
   const Quantized fixed = load_checkpoint(tensors, config, model_of(network(2)));
   EXPECT_EQ(fixed.layers->front().method, Method::static_range);
   EXPECT_GT(sqnr(samples::plain(model_of(network(1)), x), fixed.model.forward(x)), 25);
+  const Quantized again = load_checkpoint(to_checkpoint(fixed, config), config, model_of(network(2)));
+  EXPECT_TRUE(again.model.forward(x).equal(fixed.model.forward(x)));
+  EXPECT_THAT(thrown_by([&] { to_checkpoint(made, config); }), HasSubstr("its method is dynamic"));
+  EXPECT_THAT(thrown_by([&] { to_checkpoint(quantized({}), config); }), HasSubstr("its input has a zero point"));
   std::erase_if(tensors, [](const auto& one) { return one.first == "0.input_scale"; });
   EXPECT_THAT(thrown_by([&] { load_checkpoint(tensors, config, model_of(network(2))); }),
               HasSubstr("the layer \"0\" needs the tensor input_scale"));

@@ -57,7 +57,7 @@ class Layer {
       if (one.is_add()) {
         add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(ops_.len()) | DNNL_ARG_SRC_1, result, next++);
         ops_.append_binary(dnnl::algorithm::binary_add, result);
-      } else if (one.kind == PostOp::Kind::relu) {
+      } else if (one.kind == PostOp::Kind::relu && ops_.len() == 0) {
         ops_.append_eltwise(dnnl::algorithm::eltwise_relu, 0, 0);  // sums of integers are never NaN
       } else {
         append_activation(ops_, one);

@@ -31,26 +31,21 @@ std::vector<std::string> by_sensitivity(const quant::Report& report) {
   return names;
 }
 
-void check_goal(const QuantizationGoal& goal, const ModelEvaluation& before) {
-  if (!goal.max_drop) return;
-  TORCH_CHECK_VALUE(*goal.max_drop >= 0 && *goal.max_drop <= 1, "quantize: expected `max_drop` from 0 to 1, got ",
-                    *goal.max_drop, ".");
-  TORCH_CHECK_VALUE(std::isfinite(before.evaluation.accuracy),
-                    "quantize: `max_drop` needs a task with an accuracy. This task has only a loss.");
-}
-
 /// Repeats quantization with more layers in floating point until the accuracy is high enough.
 void reach_goal(const TrainedModel& trained, const QuantizationGoal& goal, const Inputs& calibration,
                 QuantizationResult& result) {
   const std::vector<std::string> layers = by_sensitivity(result.quantized.report);
-  for (size_t kept = 1; - result.change() > *goal.max_drop; kept *= 2) {
-    TORCH_CHECK_VALUE(kept < layers.size(), "quantize: the accuracy falls by ", -100 * result.change(),
-                      " points, although ", result.kept.size(), " of ", layers.size(),
+  const size_t most = layers.size() - 1;  // at least one layer is quantized
+  const auto lost = [&] { return 100 * (result.before.evaluation.accuracy - result.after.evaluation.accuracy); };
+  for (size_t kept = 1; lost() > 100 * *goal.max_drop; kept *= 2) {
+    TORCH_CHECK_VALUE(result.kept.size() < most, "quantize: the accuracy falls by ", lost(), " points, although ",
+                      result.kept.size(), " of ", layers.size(),
                       " layers stay in floating point. Allow a larger `max_drop`, use more calibration samples, or "
                       "choose another method.");
-    result.kept.assign(layers.begin(), layers.begin() + static_cast<std::ptrdiff_t>(kept));
-    log_info("quantize: the accuracy falls by ", -100 * result.change(), " points. Keeping the ", kept,
+    const size_t count = std::min(kept, most);
+    log_info("quantize: the accuracy falls by ", lost(), " points. Keeping the ", count,
              " most sensitive layers in floating point.");
+    result.kept.assign(layers.begin(), layers.begin() + static_cast<std::ptrdiff_t>(count));
     quant::Options options = goal.options;
     options.skip.insert(options.skip.end(), result.kept.begin(), result.kept.end());
     result.quantized = quant::quantize(trained.model, options, calibration);
@@ -61,11 +56,16 @@ void reach_goal(const TrainedModel& trained, const QuantizationGoal& goal, const
 }  // namespace
 
 QuantizationResult quantize(const TrainedModel& trained, const QuantizationGoal& goal) {
+  TORCH_CHECK_VALUE(!trained.quantized, "quantize: ", trained.weights,
+                    " contains a quantized model already. Quantize the model with its original weights.");
+  TORCH_CHECK_VALUE(!goal.max_drop || (*goal.max_drop >= 0 && *goal.max_drop <= 1),
+                    "quantize: expected `max_drop` from 0 to 1, got ", goal.max_drop.value_or(0), ".");
   const Inputs calibration = calibration_inputs(trained, goal.samples);
   QuantizationResult result{.quantized = quant::quantize(trained.model, goal.options, calibration),
                             .before = evaluate(trained, goal.evaluation),
                             .after = {}};
-  check_goal(goal, result.before);
+  TORCH_CHECK_VALUE(!goal.max_drop || std::isfinite(result.before.evaluation.accuracy),
+                    "quantize: `max_drop` needs a task with an accuracy. This task has only a loss.");
   for (const auto& batch : calibration) result.calibration_samples += batch.front().size(0);
   result.after = evaluate(with_quantized(trained, result.quantized), goal.evaluation);
   if (goal.max_drop) reach_goal(trained, goal, calibration, result);
@@ -92,9 +92,14 @@ std::vector<std::vector<at::Tensor>> calibration_inputs(const TrainedModel& trai
     if (!next) break;
     const data::Batch one = placed(std::move(*next), trained.job.recipe, c10::kCPU);
     if (one.size() == 0) continue;
-    inputs.push_back(model_inputs(trained.model, one));
-    read += one.size();
-    progress.advance(one.size());
+    std::vector<at::Tensor> tensors = model_inputs(trained.model, one);
+    const int64_t used = std::min(one.size(), samples - read);
+    for (at::Tensor& tensor : tensors) {
+      if (tensor.defined() && tensor.size(0) == one.size()) tensor = tensor.narrow(0, 0, used);
+    }
+    inputs.push_back(std::move(tensors));
+    read += used;
+    progress.advance(used);
   }
   progress.finish();
   return inputs;

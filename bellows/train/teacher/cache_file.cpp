@@ -9,6 +9,7 @@
 #include <limits>
 #include <span>
 
+#include "bellows/core/error.h"
 #include "bellows/io/crc32.h"
 
 namespace bellows::train {
@@ -44,6 +45,7 @@ std::vector<int64_t> parse_sizes(const std::string& text, const std::string& pat
     int64_t size = 0;
     const auto [stop, error] = std::from_chars(at, end, size);
     if (error != std::errc() || size < 0) damaged(path, "expected sizes such as 128,10, found \"" + text + "\"");
+    if (stop != end && *stop != ',') damaged(path, "expected sizes such as 128,10, found \"" + text + "\"");
     sizes.push_back(size);
     at = stop + 1;
   }
@@ -55,6 +57,7 @@ CacheLayout parse_layout(const io::SafetensorsMetadata& metadata, const std::str
   const std::vector<int64_t> top = parse_sizes(text_of(metadata, "top"), path);
   layout.top = top.size() == 1 ? top.front() : -1;
   layout.dtype = io::safetensors_dtype({.name = "logits", .dtype = text_of(metadata, "dtype"), .shape = {}}, path);
+  if (!c10::isFloatingType(layout.dtype)) damaged(path, "expected a floating-point dtype");
   const bool fits = layout.top == 0 || (layout.top > 0 && !layout.shape.empty() && layout.shape.back() == layout.top);
   if (!fits) damaged(path, "the shape does not fit top = " + text_of(metadata, "top"));
   return layout;
@@ -66,6 +69,21 @@ void check_kind(const io::SafetensorsMetadata& metadata, const std::string& path
   const std::string version = text_of(metadata, "version");
   TORCH_CHECK_VALUE(version == cache_version, "teacher_cache = ", path, ": expected version ", cache_version, ", got ",
                     version, ". Delete the file, and the next run computes it again.");
+}
+
+/// The beginning of the checksum, so that it also covers how the rows are read.
+uint32_t layout_checksum(const CacheLayout& layout) {
+  const std::string text =
+      c10::str(io::safetensors_dtype_name(layout.dtype), ";", c10::Join(",", layout.shape), ";", layout.top);
+  return io::crc32c(io::as_bytes(text));
+}
+
+io::SafetensorsFile open_file(const std::string& path) {
+  try {
+    return io::SafetensorsFile(path);
+  } catch (const c10::Error& error) {
+    damaged(path, user_message(error));
+  }
 }
 
 void put(const at::Tensor& tensor, c10::ScalarType dtype, int64_t offset, int64_t stride,
@@ -97,7 +115,7 @@ int64_t CacheLayout::stride() const {
 }
 
 CacheWriter::CacheWriter(const std::string& path, CacheFacts facts, CacheLayout layout)
-    : facts_(std::move(facts)), layout_(std::move(layout)), file_(path) {
+    : facts_(std::move(facts)), layout_(std::move(layout)), file_(path), checksum_(layout_checksum(layout_)) {
   file_.write(header(std::numeric_limits<int64_t>::max() >> 20, 0));  // the longest numbers; finish() replaces it
 }
 
@@ -153,7 +171,7 @@ void CacheWriter::finish() {
   file_.commit();
 }
 
-CacheFile::CacheFile(const std::string& path) : path_(path), file_(path) {
+CacheFile::CacheFile(const std::string& path) : path_(path), file_(open_file(path)) {
   const io::SafetensorsMetadata& metadata = file_.metadata();
   check_kind(metadata, path);
   for (const auto& [key, value] : metadata) {
@@ -167,7 +185,7 @@ CacheFile::CacheFile(const std::string& path) : path_(path), file_(path) {
   if (!complete) damaged(path, "expected the tensors rows and ids in the sizes of the metadata");
   rows_ = file_.bytes(entries[0]);
   const io::ByteSpan ids = file_.bytes(entries[1]);
-  const std::string found = hex(io::crc32c(ids, io::crc32c(rows_)));
+  const std::string found = hex(io::crc32c(ids, io::crc32c(rows_, layout_checksum(layout_))));
   if (found != text_of(metadata, "crc32c"))
     damaged(path, "expected the checksum " + text_of(metadata, "crc32c") + ", found " + found);
   ids_.resize(ids.size() / sizeof(int64_t));
