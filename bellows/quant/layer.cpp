@@ -29,13 +29,18 @@ at::Tensor floating_point_run(const QuantizedLayer& layer, const at::Tensor& x, 
                          /*transposed=*/false, none, arguments.groups);
 }
 
+/// Without a call of libtorch if nothing changes.
+at::Tensor cast_to(const at::Tensor& x, at::ScalarType dtype) {
+  return x.scalar_type() == dtype ? x : x.to(dtype);
+}
+
 /// The scale of a row is applied behind the matmul, so that oneDNN needs only one scale for the input.
 at::Tensor dynamic_run(const QuantizedLayer& layer, const at::Tensor& x, const at::Tensor& bias) {
   const QuantizedInput rows = quantize_rows(x, layer.input.zero_point);
   const QuantizedInput unscaled{rows.values, layer.input.scale, rows.zero_point};
   const at::Tensor sums = quantized_linear(unscaled, layer.weight.values, layer.weight.parameters.scale, {});
   const at::Tensor result = sums * rows.scale;
-  return (bias.defined() ? result + bias : result).to(x.scalar_type());
+  return cast_to(bias.defined() ? result + bias : result, x.scalar_type());
 }
 
 at::Tensor bias_of(const c10::IValue& value) {
@@ -109,7 +114,7 @@ at::Tensor QuantizedLayer::run(const at::Tensor& given, const at::Tensor& call_b
   const at::Tensor result = kind == LayerKind::linear
                                 ? quantized_linear(activations, weight.values, scale, added)
                                 : quantized_convolution(activations, weight.values, scale, added, arguments);
-  return result.to(x.scalar_type());
+  return cast_to(result, x.scalar_type());
 }
 
 void QuantizedLayer::pack() {

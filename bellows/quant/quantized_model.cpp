@@ -58,6 +58,8 @@ class LayerPlaces {
     const auto found = norms_.find(layer);
     return found != norms_.end() && found->second == storage_of(running_mean);
   }
+  /// Returns an empty tensor, for the second and third result of a norm that is not computed.
+  const at::Tensor& no_statistics() const { return no_statistics_; }
   /// Throws: c10::ValueError if a weight has moved to other memory, so that it is no longer found
   void check() const {
     for (const auto& [storage, place] : weights_) {
@@ -72,6 +74,7 @@ class LayerPlaces {
     at::Tensor weight;
   };
   Layers layers_;
+  at::Tensor no_statistics_ = at::empty({0});
   std::unordered_map<const c10::StorageImpl*, Place> weights_;
   std::unordered_map<const QuantizedLayer*, const c10::StorageImpl*> norms_;  ///< by layer: memory of a running mean
 };
@@ -95,7 +98,7 @@ class Execution : public tap::OpTap {
     const at::Tensor mean = norm_in_evaluation(op, arguments);
     if (!mean.defined() || !was_applied(mean, arguments[0].toTensor())) return op.next(stack);
     const at::Tensor x = arguments[0].toTensor();
-    put(stack, arguments.size(), {x, at::empty({0}, x.options()), at::empty({0}, x.options())});
+    put(stack, arguments.size(), {x, places_.no_statistics(), places_.no_statistics()});
   }
 
   /// Throws: c10::ValueError if a layer contains a norm that the model did not apply to its result

@@ -43,6 +43,7 @@ def openvino_int8(net, inputs):
 
 
 def onnxruntime_int8(net, inputs, dynamic):
+    import onnx
     import onnxruntime
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -59,7 +60,8 @@ def onnxruntime_int8(net, inputs, dynamic):
     options.intra_op_num_threads = THREADS
     with tempfile.TemporaryDirectory() as folder:
         ready, made = os.path.join(folder, "ready.onnx"), os.path.join(folder, "int8.onnx")
-        quant_pre_process(onnx_file(net, inputs[0], folder), ready, skip_symbolic_shape=True)
+        model = onnx.load(onnx_file(net, inputs[0], folder))  # with its weights, which are in another file
+        quant_pre_process(model, ready, skip_symbolic_shape=True)
         if dynamic:
             quantize_dynamic(ready, made, weight_type=QuantType.QInt8, per_channel=True)
         else:

@@ -55,14 +55,14 @@ std::vector<std::vector<at::Tensor>> calibration_of(const Task& task) {
 
 using Call = std::function<at::Tensor()>;
 
-Call compiled_call(const Model& model, const at::Tensor& x) {
+Call compiled_call(const Model& model, const at::Tensor& x, int64_t replay_after = 0) {
   const auto forward = std::make_shared<Compiled<std::function<at::Tensor(const at::Tensor&)>>>(
       [model](const at::Tensor& input) {
         const c10::InferenceMode no_gradients;
         return model.forward(input);
       },
-      CompileOptions{.frozen = model});
-  for (int i = 0; i < 3; ++i) (*forward)(x);
+      CompileOptions{.frozen = model, .replay = {.after = replay_after}});
+  for (int i = 0; i < 6; ++i) (*forward)(x);
   return [forward, x] { return (*forward)(x); };
 }
 
@@ -82,6 +82,7 @@ class Contest {
   Row run() {
     const quant::Quantized made = quant::quantize(model_, {.method = method_}, inputs_);
     add("int8", compiled_call(made.model, inputs_[0][0]));
+    add("int8, replay", compiled_call(made.model, inputs_[0][0], 3));
     add("fp32", compiled_call(model_, inputs_[0][0]));
     if (!options_.peer_python.empty()) {
       for (const std::string& tool : tools()) add_tool(tool);
