@@ -19,6 +19,9 @@
 // depends on the compiler. This entry point of libgomp, which Intel's and LLVM's libraries also provide, uses the same
 // threads as libtorch, whichever compiler is used.
 extern "C" void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
+// The number of OpenMP threads of the parallel regions that this thread starts.
+extern "C" int omp_get_max_threads();
+extern "C" void omp_set_num_threads(int threads);
 
 namespace bellows::kernels {
 
@@ -119,6 +122,16 @@ void parallel_ranges(int64_t count, int64_t grain, const std::function<void(int6
 
 bool can_steal_work() {
   return tbb::info::default_concurrency() > 1 || at::get_num_threads() <= 1 || std::thread::hardware_concurrency() <= 1;
+}
+
+SerialOperatorGuard::SerialOperatorGuard(bool serial) {
+  if (!serial || team != Team::stealing) return;
+  threads_ = omp_get_max_threads();
+  omp_set_num_threads(1);
+}
+
+SerialOperatorGuard::~SerialOperatorGuard() {
+  if (threads_ > 0) omp_set_num_threads(threads_);
 }
 
 void with_work_stealing(const std::function<void()>& function) {

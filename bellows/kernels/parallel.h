@@ -33,6 +33,21 @@ void parallel_operators(int64_t count, const std::function<void(int64_t)>& body)
 /// not depend on the kind of threads.
 /// Cost: about 1 µs
 void with_work_stealing(const std::function<void()>& function);
+/// Inside with_work_stealing(), lets operators of libtorch that this thread calls run on one thread while the guard exists.
+/// Use it for operators that take a few µs: the OpenMP threads that a parallel operator wakes wait actively for more work
+/// afterwards, and thereby slow down the threads of oneTBB. Elsewhere, the guard has no effect.
+class SerialOperatorGuard {
+ public:
+  /// Params: serial – if false, the guard has no effect
+  explicit SerialOperatorGuard(bool serial = true);
+  ~SerialOperatorGuard();
+  SerialOperatorGuard(const SerialOperatorGuard&) = delete;
+  SerialOperatorGuard& operator=(const SerialOperatorGuard&) = delete;
+
+ private:
+  int threads_ = 0;  ///< the number of threads before; 0 if nothing was changed
+};
+
 /// Returns whether oneTBB can use several cores. It cannot if OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY binds the
 /// main thread to one core, because its threads inherit this binding.
 bool can_steal_work();

@@ -46,7 +46,6 @@ def onnxruntime_int8(net, inputs, dynamic):
     import onnx
     import onnxruntime
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
 
     class Reader(CalibrationDataReader):
         def __init__(self):
@@ -60,8 +59,7 @@ def onnxruntime_int8(net, inputs, dynamic):
     options.intra_op_num_threads = THREADS
     with tempfile.TemporaryDirectory() as folder:
         ready, made = os.path.join(folder, "ready.onnx"), os.path.join(folder, "int8.onnx")
-        model = onnx.load(onnx_file(net, inputs[0], folder))  # with its weights, which are in another file
-        quant_pre_process(model, ready, skip_symbolic_shape=True)
+        onnx.save(onnx.load(onnx_file(net, inputs[0], folder)), ready)  # weights and model in one file
         if dynamic:
             quantize_dynamic(ready, made, weight_type=QuantType.QInt8, per_channel=True)
         else:

@@ -3,6 +3,7 @@
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <exception>
@@ -40,6 +41,20 @@ at::Tensor as_promised(const OperatorFacts& op, const Geometry& geometry, const 
   at::Tensor copy = at::empty_strided(geometry.sizes, geometry.strides, tensor.options());
   copy.copy_(tensor);
   return copy;
+}
+
+/// Whether the instruction is attention that takes less time on one thread than it takes to wake a second one. libtorch
+/// starts threads for each head. Results do not depend on the number of threads.
+bool is_small_attention(const Instruction& one) {
+  constexpr int64_t most_elements = 1 << 16;
+  if (one.op->name.find("scaled_dot_product") == std::string::npos) return false;
+  int64_t elements = 0;
+  for (const auto& argument : one.arguments) {
+    for (const Operand& operand : argument.operands) {
+      if (operand.value >= 0) elements += c10::multiply_integers(operand.geometry.sizes);
+    }
+  }
+  return elements <= most_elements;
 }
 
 }  // namespace
@@ -146,6 +161,7 @@ class ProgramRunner::Impl {
     c10::SmallVector<MadeTensor, 1> made{};
     std::vector<ValueId> operands{}, results{};  ///< for a kernel or a group
     std::unique_ptr<ProgramRunner> group{};
+    bool serial = false;  ///< the operator runs on one thread
   };
 
   /// Working memory for one instruction at a time, one per branch. It is reused between calls.
@@ -189,6 +205,7 @@ class ProgramRunner::Impl {
     const OperatorFacts* in_place = one.updates.empty() || !one.op->writes.empty() ? nullptr : in_place_of(one);
     const OperatorFacts* const out_form = in_order_ ? nullptr : out_form_of(one);
     made.op = (in_place ? in_place : out_form ? out_form : one.op)->handle.get();
+    made.serial = is_small_attention(one);
     made.arguments.reserve(one.arguments.size() + 1);
     for (const auto& argument : one.arguments) {
       if (argument.number >= 0) made.numbers.emplace_back(made.arguments.size(), argument.number);
@@ -282,7 +299,10 @@ class ProgramRunner::Impl {
   void run_operator(const Prepared& prepared, std::span<const c10::IValue> numbers, tap::Stack& stack) {
     stack.assign(prepared.arguments.begin(), prepared.arguments.end());
     for (const auto& [place, number] : prepared.numbers) stack[place] = numbers[number];
-    tap::OpCall(*prepared.op).next(stack);
+    {
+      const kernels::SerialOperatorGuard small(prepared.serial);
+      tap::OpCall(*prepared.op).next(stack);
+    }
     for (const MadeTensor& made : prepared.made) {
       const c10::IValue& result = stack[made.result];
       const at::Tensor& tensor = result.isTensor() ? result.toTensor() : result.toListRef()[made.item].toTensor();
