@@ -1,7 +1,9 @@
 // Quantized forward passes of ResNet-18 and BERT-base: compiled int8 models against those of OpenVINO, ONNX Runtime and PyTorch.
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "bellows/compile.h"
@@ -87,11 +89,11 @@ class Contest {
     if (!options_.peer_python.empty()) {
       for (const std::string& tool : tools()) add_tool(tool);
     }
-    Row row = time_row(task_.about + ", " + quant::name_of(method_) + " int8", "time per call", "ms",
-                       compare(sides_, {.window_s = options_.quick ? 0.3 : 1,
-                                        .windows = options_.quick ? 3 : 11,
-                                        .budget_s = options_.quick ? 10 : 1e9}),
-                       equal_);
+    const Comparison all = compare(sides_, {.window_s = options_.quick ? 0.3 : 1,
+                                            .windows = options_.quick ? 3 : 11,
+                                            .budget_s = options_.quick ? 10 : 1e9});
+    Row row = time_row(task_.about + ", " + quant::name_of(method_) + " int8", "time per call", "ms", all, equal_);
+    compare_with_tools(row, all);
     row.note = notes_ + c10::str("; all tensors: ", made.report.bytes_after / 1'000'000, " of ",
                                  made.report.bytes_before / 1'000'000, " MB");
     return row;
@@ -103,6 +105,18 @@ class Contest {
       return method_ == quant::Method::dynamic ? std::vector<std::string>{"torch_dynamic"} : std::vector<std::string>{};
     if (method_ == quant::Method::dynamic) return {"torch_dynamic", "onnxruntime_dynamic"};
     return {"openvino", "onnxruntime"};
+  }
+
+  /// Sets the ratio to the fastest other project. Our own sides are no peers.
+  static void compare_with_tools(Row& row, const Comparison& all) {
+    constexpr size_t own = 3;
+    const auto faster = [](const Side& a, const Side& b) { return a.seconds() < b.seconds(); };
+    const auto best = std::min_element(all.sides.begin() + std::min(own, all.sides.size()), all.sides.end(), faster);
+    row.best_peer = best == all.sides.end() ? "" : best->name;
+    row.ratio_to_best_peer = std::numeric_limits<double>::quiet_NaN();
+    if (best == all.sides.end()) return;
+    row.interval = all.speedup_over(*best);
+    row.ratio_to_best_peer = best->seconds() / all.ours().seconds();
   }
 
   void judge(const std::string& name, const at::Tensor& values) {
