@@ -57,6 +57,7 @@ LayerList layer_list(const Model& model) {
   }
   std::erase_if(lists, [](const auto& entry) { return !are_alike(entry.second); });
   std::vector<std::string> names;
+  names.reserve(lists.size());
   for (const auto& [name, layers] : lists) names.push_back(name + "N");
   TORCH_CHECK_VALUE(
       lists.size() == 1,

@@ -59,9 +59,8 @@ std::pair<std::string, at::Tensor> stored_integers(const QuantizedLayer& layer) 
 /// The tensors of a file by name. Each can be taken once, so that those left belong to the model.
 class FileTensors {
  public:
-  FileTensors(const std::string& path, NamedTensors tensors) : path_(path) {
-    for (auto& [name, tensor] : tensors) tensors_.emplace(std::move(name), std::move(tensor));
-  }
+  FileTensors(std::string path, const NamedTensors& tensors)
+      : path_(std::move(path)), tensors_(tensors.begin(), tensors.end()) {}
 
   at::Tensor take_or_none(const std::string& name) {
     const auto found = tensors_.find(name);
@@ -245,7 +244,7 @@ Quantized load_quantized(const std::string& path, const Model& model) {
                       "\". Load it with load_state_dict().");
     NamedTensors all;
     for (const io::SafetensorsEntry& entry : file.entries()) all.emplace_back(entry.name, file.tensor(entry));
-    return FileTensors(path, std::move(all));
+    return FileTensors(path, all);
   }();
   std::vector<QuantizedLayer> layers = layers_in(*text, tensors);
   load_rest(tensors, layers, model);
