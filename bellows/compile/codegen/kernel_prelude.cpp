@@ -8,7 +8,7 @@ namespace {
 // tests/compile/codegen_test.cpp checks the errors.
 constexpr std::string_view prelude_text =
     R"(typedef signed char i8; typedef unsigned char u8; typedef short i16; typedef unsigned short u16;
-typedef int i32; typedef unsigned u32; typedef long i64;
+typedef int i32; typedef unsigned u32; typedef long i64; typedef unsigned long u64;
 #define INLINE static inline __attribute__((always_inline))
 #define LIBM(name) extern "C" double name(double); extern "C" float name##f(float); \
   INLINE double k_##name(double x) { return name(x); } INLINE float k_##name(float x) { return name##f(x); }
@@ -70,7 +70,7 @@ INLINE double k_exp(double x) {
 INLINE double k_log(double x) {
   const bool tiny = x < 0x1p-1022;
   const i64 u = bits_of(tiny ? x * 0x1p54 : x);
-  const i64 shifted = u - 0x3fe6a09e00000000;  // the mantissa lies in [sqrt(1/2), sqrt(2))
+  const i64 shifted = (i64)((u64)u - 0x3fe6a09e00000000u);  // the mantissa lies in [sqrt(1/2), sqrt(2))
   const double e = (double)((i32)(shifted >> 52) - (tiny ? 54 : 0));
   const double m = f64_of((shifted & 0x000fffffffffffff) + 0x3fe6a09e00000000) - 1., z = m * m;
   double p = 1.01875663804580931796e-4 * m + 4.97494994976747001425e-1;
