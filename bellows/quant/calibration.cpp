@@ -1,6 +1,7 @@
 #include "bellows/quant/calibration.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+
 #include <cmath>
 #include <set>
 #include <utility>
@@ -68,10 +69,6 @@ class Follower : public tap::OpTap {
     double low = 0;
   };
   static constexpr Scheme affine{}, symmetric{.is_signed = true, .symmetric = true};
-
-  static const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
-    return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
-  }
 
   CalibratedLayer& layer_of(const TensorNames::Entry& weight, const LayerCall& call) BELLOWS_REQUIRES(mutex_) {
     const std::string name = layer_name(weight.name);

@@ -4,13 +4,13 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <unordered_set>
 #include <utility>
 
 #include "bellows/quant/formats/awq.h"
 #include "bellows/quant/formats/compressed_tensors.h"
 #include "bellows/quant/formats/gptq.h"
 #include "bellows/quant/layer_table.h"
+#include "bellows/quant/quantized_model.h"
 
 namespace bellows::quant {
 
@@ -124,26 +124,13 @@ void check_layer(const QuantizedLayer& layer, const QuantizationConfig& config) 
     refuse("its input has a zero point");
 }
 
-/// Loads all tensors that are not part of a quantized layer.
-void load_others(const NamedTensors& tensors, const std::unordered_set<std::string>& used,
-                 const std::vector<QuantizedLayer>& layers, const Model& model) {
-  NamedTensors others;
-  for (const auto& one : tensors) {
-    if (!used.contains(one.first)) others.push_back(one);
-  }
-  LoadReport report = load_state_dict(model, others, /*strict=*/false);
-  for (const QuantizedLayer& layer : layers) std::erase(report.missing, layer.parameter);
-  TORCH_CHECK_VALUE(report.complete(), "quantized checkpoint: the tensors do not match the model.\n",
-                    report.to_string());
-}
-
 }  // namespace
 
 Quantized load_checkpoint(const NamedTensors& tensors, const QuantizationConfig& config, const Model& model) {
   check_supported(config);
   const std::string marker = marker_of(config.format);
   std::vector<QuantizedLayer> layers;
-  std::unordered_set<std::string> used;
+  NamedTensors others = tensors;
   for (const auto& [parameter, weight] : model.named_parameters()) {
     const std::string prefix = tensor_prefix(parameter);
     if (weight.dim() != 2 || !parameter.ends_with("weight") || !find(tensors, prefix + marker).defined()) continue;
@@ -156,20 +143,22 @@ Quantized load_checkpoint(const NamedTensors& tensors, const QuantizationConfig&
                          .weight = std::move(linear.weight),
                          .input_order = std::move(linear.input_order)};
     set_input(layer, own, config);
-    for (const auto& [name, tensor] : own) used.insert(prefix + name);
+    std::erase_if(others, [&](const auto& one) {
+      return one.first.starts_with(prefix) && find(own, one.first.substr(prefix.size())).defined();
+    });
     layers.push_back(std::move(layer));
   }
   TORCH_CHECK_VALUE(!layers.empty(), "quantized checkpoint: no linear of the model has a tensor \"", marker,
                     "\". Check that the checkpoint was made for this model and has the format ", name_of(config.format),
                     ".");
-  load_others(tensors, used, layers, model);
+  load_unquantized(model, others, layers, "The quantized checkpoint");
   return with_layers(model, std::move(layers), /*release_weights=*/true);
 }
 
 NamedTensors to_checkpoint(const Quantized& quantized, const QuantizationConfig& config) {
   check_supported(config);
   NamedTensors tensors = quantized.model.named_parameters();
-  std::unordered_set<std::string> of_layers;
+  for (const auto& buffer : quantized.original.named_buffers()) tensors.push_back(buffer);
   for (const QuantizedLayer& layer : *quantized.layers) {
     check_layer(layer, config);
     const std::string prefix = tensor_prefix(layer.parameter);
@@ -179,11 +168,6 @@ NamedTensors to_checkpoint(const Quantized& quantized, const QuantizationConfig&
     for (auto& [name, tensor] : tensors_of(linear, config)) tensors.emplace_back(prefix + name, tensor);
     if (config.inputs && !config.inputs->dynamic)
       tensors.emplace_back(prefix + "input_scale", layer.input.scale.reshape({1}));
-    for (const char* ending : {"", "_packed", "_scale", "_zero_point"}) of_layers.insert(layer.parameter + ending);
-    for (const char* name : {"input_scale", "input_zero_point", "input_order"}) of_layers.insert(prefix + name);
-  }
-  for (const auto& [name, tensor] : quantized.model.named_buffers()) {
-    if (!of_layers.contains(name)) tensors.emplace_back(name, tensor);
   }
   return tensors;
 }

@@ -9,12 +9,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "bellows/io/tensors/safetensors.h"
 #include "bellows/quant/layer_table.h"
 #include "bellows/quant/packed.h"
+#include "bellows/quant/quantized_model.h"
 #include "bellows/quant/rows.h"
 
 namespace bellows::quant {
@@ -26,11 +26,6 @@ using Json = nlohmann::json;
 constexpr std::string_view metadata_key = "bellows.quantization";
 constexpr int file_version = 1;
 constexpr int64_t largest_size = int64_t{1} << 40;
-
-/// Signed symmetric integers have the zero point 0, which is not stored.
-bool has_zero_points(const Scheme& scheme) {
-  return !scheme.symmetric || !scheme.is_signed;
-}
 
 Json json_of(const QuantizedLayer& layer) {
   const Scheme& scheme = layer.weight.scheme;
@@ -123,8 +118,7 @@ void check_numbers(const QuantizedLayer& layer) {
                       "a scale of the layer \"", layer.name, "\" is not a positive number");
   }
   const Scheme& scheme = layer.weight.scheme;
-  const bool per_output = scheme.granularity == Granularity::channel && scheme.axis == 0;
-  const bool integers = scheme.bits == 8 && scheme.is_signed && scheme.symmetric && per_output;
+  const bool integers = scheme.is_int8_per_output();
   const bool linear = layer.kind == LayerKind::linear && layer.weight.values.dim() == 2;
   const bool fits = layer.method == Method::weight_only    ? linear || layer.kind == LayerKind::convolution
                     : layer.method == Method::static_range ? integers && (linear || layer.weight.values.dim() > 2)
@@ -157,7 +151,7 @@ QuantizedLayer layer_of(const Json& json, FileTensors& tensors) {
   layer.weight.scheme = scheme;
   const at::Tensor scale = tensors.take(parameter + "_scale", at::kFloat, parameters);
   layer.weight.parameters = {.scale = scale,
-                             .zero_point = has_zero_points(scheme)
+                             .zero_point = scheme.has_zero_points()
                                                ? tensors.take(parameter + "_zero_point", at::kInt, parameters)
                                                : at::zeros_like(scale, at::kInt)};
   if (layer.method != Method::weight_only)
@@ -200,32 +194,26 @@ std::vector<QuantizedLayer> layers_in(const std::string& text, FileTensors& tens
   return layers;
 }
 
-/// Loads the tensors that are not quantized.
-void load_rest(const FileTensors& tensors, const std::vector<QuantizedLayer>& layers, const Model& model) {
-  const LoadReport report = load_state_dict(model, tensors.rest(), /*strict=*/false);
-  std::unordered_set<std::string> quantized;
-  for (const QuantizedLayer& layer : layers) quantized.insert(layer.parameter);
-  LoadReport wrong = report;
-  std::erase_if(wrong.missing, [&](const std::string& name) { return quantized.contains(name); });
-  TORCH_CHECK_VALUE(wrong.complete(), tensors.path(), " does not match the model.\n", wrong.to_string());
-}
-
 }  // namespace
 
 void save_quantized(const std::string& path, const Quantized& quantized) {
   NamedTensors tensors = quantized.model.named_parameters();
+  for (const auto& buffer : quantized.original.named_buffers()) tensors.push_back(buffer);
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    if (tensor.defined()) tensors.emplace_back(name, tensor);
+  };
   Json layers = Json::array();
-  std::unordered_set<std::string> of_layers;
   for (const QuantizedLayer& layer : *quantized.layers) {
     layers.push_back(json_of(layer));
     tensors.emplace_back(stored_integers(layer));
-    tensors.emplace_back(layer.parameter + "_scale", layer.weight.parameters.scale);
-    if (has_zero_points(layer.weight.scheme))
-      tensors.emplace_back(layer.parameter + "_zero_point", layer.weight.parameters.zero_point);
-    for (const char* ending : {"", "_packed", "_scale", "_zero_point"}) of_layers.insert(layer.parameter + ending);
-  }
-  for (const auto& [name, tensor] : quantized.model.named_buffers()) {
-    if (!of_layers.contains(name)) tensors.emplace_back(name, tensor);
+    add(layer.parameter + "_scale", layer.weight.parameters.scale);
+    if (layer.weight.scheme.has_zero_points()) add(layer.parameter + "_zero_point", layer.weight.parameters.zero_point);
+    const std::string prefix = tensor_prefix(layer.parameter);
+    add(prefix + "input_scale", layer.input.scale);
+    add(prefix + "input_zero_point", layer.input.zero_point);
+    add(prefix + "bias_replacement", layer.bias);
+    add(prefix + "input_divisors", layer.divisors);
+    add(prefix + "input_order", layer.input_order);
   }
   const Json description{{"version", file_version}, {"layers", std::move(layers)}};
   io::save_safetensors(path, tensors, {.metadata = {{std::string(metadata_key), description.dump()}}});
@@ -247,7 +235,7 @@ Quantized load_quantized(const std::string& path, const Model& model) {
     return FileTensors(path, all);
   }();
   std::vector<QuantizedLayer> layers = layers_in(*text, tensors);
-  load_rest(tensors, layers, model);
+  load_unquantized(model, tensors.rest(), layers, path);
   return with_layers(model, std::move(layers), /*release_weights=*/true);
 }
 

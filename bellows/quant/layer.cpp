@@ -5,7 +5,6 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/zeros.h>
 
 #include <array>
 #include <utility>
@@ -138,7 +137,7 @@ int64_t QuantizedLayer::bytes() const {
   if (packed.data.defined()) return static_cast<int64_t>(packed.data.nbytes());
   const Parameters& parameters = weight.parameters;
   return static_cast<int64_t>(weight.values.nbytes() + parameters.scale.nbytes() +
-                              (weight.scheme.symmetric ? 0 : parameters.zero_point.nbytes()));
+                              (weight.scheme.has_zero_points() ? parameters.zero_point.nbytes() : 0));
 }
 
 std::optional<LayerCall> layer_call(const tap::OpRef& op, std::span<c10::IValue> arguments) {

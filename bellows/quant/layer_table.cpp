@@ -4,17 +4,20 @@
 
 namespace bellows::quant {
 
+const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
 TensorNames::TensorNames(const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
-    if (!tensor.defined() || !tensor.has_storage()) continue;
-    if (!places_.try_emplace(tensor.storage().unsafeGetStorageImpl(), entries_.size()).second) continue;
+    const c10::StorageImpl* const storage = storage_of(tensor);
+    if (!storage || !places_.try_emplace(storage, entries_.size()).second) continue;
     entries_.push_back({name, tensor});
   }
 }
 
 const TensorNames::Entry* TensorNames::find(const at::Tensor& view) const {
-  if (!view.defined() || !view.has_storage()) return nullptr;
-  const auto found = places_.find(view.storage().unsafeGetStorageImpl());
+  const auto found = places_.find(storage_of(view));
   return found == places_.end() ? nullptr : &entries_[found->second];
 }
 

@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -11,6 +10,9 @@
 #include "bellows/quant/layer.h"
 
 namespace bellows::quant {
+
+/// Returns the memory of a tensor, or null if it has none. Views share memory.
+const c10::StorageImpl* storage_of(const at::Tensor& tensor);
 
 /// Finds parameters and buffers of a model by their memory, which views such as `w.t()` share.
 class TensorNames {

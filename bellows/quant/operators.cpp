@@ -208,7 +208,7 @@ PackedWeight pack_weight(const QuantizedTensor& weight) {
                     weight.values.sizes(), " with ", scheme.to_text(), ".");
   PackedWeight packed{.bits = scheme.bits == 4 ? 4 : 8,
                       .is_signed = scheme.is_signed,
-                      .has_zero_points = !scheme.symmetric || !scheme.is_signed,
+                      .has_zero_points = scheme.has_zero_points(),
                       .outputs = weight.values.size(0),
                       .inputs = weight.values.size(1)};
   packed.group_size = scheme.granularity == Granularity::group ? scheme.group_size : packed.inputs;

@@ -4,7 +4,6 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <array>
@@ -34,9 +33,7 @@ void check_options(const Options& options) {
   options.weights.check();
   const Scheme& scheme = options.weights;
   const bool integers = options.method != Method::weight_only;
-  const bool fits = scheme.bits == 8 && scheme.is_signed && scheme.symmetric &&
-                    scheme.granularity == Granularity::channel && scheme.axis == 0;
-  TORCH_CHECK_VALUE(!integers || fits, "quantization: the method ", name_of(options.method),
+  TORCH_CHECK_VALUE(!integers || scheme.is_int8_per_output(), "quantization: the method ", name_of(options.method),
                     " needs weights in symmetric int8 with one scale per output channel, got ", scheme.to_text(),
                     ". Use the method weight_only for other weights.");
   TORCH_CHECK_VALUE(scheme.bits > 1 || !scheme.is_signed || !scheme.symmetric,
@@ -248,7 +245,7 @@ Quantized with_layers(const Model& model, std::vector<QuantizedLayer> layers, bo
         {.name = layer.name, .kind = layer.kind, .bytes_before = before, .bytes_after = layer.bytes()});
     report.bytes_after += layer.bytes() - before;
   }
-  return {.model = Model(model.name(), made), .layers = made->layers(), .report = std::move(report)};
+  return {.model = Model(model.name(), made), .original = model, .layers = made->layers(), .report = std::move(report)};
 }
 
 const char* name_of(Rounding rounding) {

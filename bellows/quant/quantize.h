@@ -66,7 +66,8 @@ struct Options {
 };
 
 struct Quantized {
-  Model model;
+  Model model;     ///< runs the quantized layers
+  Model original;  ///< the model that was quantized
   std::shared_ptr<const std::vector<QuantizedLayer>> layers;
   Report report{};
 };

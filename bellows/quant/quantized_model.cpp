@@ -18,10 +18,6 @@ namespace {
 
 using Layers = std::shared_ptr<const std::vector<QuantizedLayer>>;
 
-const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
-}
-
 }  // namespace
 
 /// Finds the layers of a model by the memory of their weights and norms.
@@ -203,7 +199,8 @@ NamedTensors QuantizedModel::named_buffers() const {
     } else {
       add(layer.parameter, layer.weight.values);
       add(layer.parameter + "_scale", layer.weight.parameters.scale);
-      if (!layer.weight.scheme.symmetric) add(layer.parameter + "_zero_point", layer.weight.parameters.zero_point);
+      if (layer.weight.scheme.has_zero_points())
+        add(layer.parameter + "_zero_point", layer.weight.parameters.zero_point);
     }
     add(prefix + "input_scale", layer.input.scale);
     add(prefix + "input_zero_point", layer.input.zero_point);
@@ -228,6 +225,13 @@ void QuantizedModel::to(c10::Device device) {
 void QuantizedModel::to(c10::ScalarType dtype) {
   TORCH_CHECK_VALUE(false, "quantized model: it cannot be cast to ", c10::toString(dtype),
                     ". Cast the original model, then quantize it.");
+}
+
+void load_unquantized(const Model& model, const NamedTensors& tensors, const std::vector<QuantizedLayer>& layers,
+                      const std::string& where) {
+  LoadReport report = load_state_dict(model, tensors, /*strict=*/false);
+  for (const QuantizedLayer& layer : layers) std::erase(report.missing, layer.parameter);
+  TORCH_CHECK_VALUE(report.complete(), where, " does not match the model.\n", report.to_string());
 }
 
 }  // namespace bellows::quant

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <memory>
-#include <unordered_map>
+#include <string>
 #include <vector>
 
 #include "bellows/core/model.h"
@@ -38,5 +38,11 @@ class QuantizedModel : public ModelWrapper {
   std::shared_ptr<const std::vector<QuantizedLayer>> layers_;
   std::unique_ptr<const LayerPlaces> places_;
 };
+
+/// Loads all tensors of a model that are not weights of quantized layers.
+/// Params: where – name of the file or checkpoint, for errors
+/// Throws: c10::ValueError if another tensor is missing, is unexpected or has a different shape
+void load_unquantized(const Model& model, const NamedTensors& tensors, const std::vector<QuantizedLayer>& layers,
+                      const std::string& where);
 
 }  // namespace bellows::quant

@@ -22,7 +22,7 @@ std::string size_text(int64_t bytes) {
   return bytes < 100'000 ? fixed(number / 1e3, " kB") : fixed(number / 1e6, " MB");
 }
 
-std::string decibels(double value) {
+std::string level_text(double value) {
   return std::isinf(value) ? "exact" : fixed(value);
 }
 
@@ -47,7 +47,7 @@ std::string Report::to_text() const {
   for (const LayerReport& layer : layers) {
     const bool quantized = layer.kept.empty();
     row(layer.name, {size_text(layer.bytes_before), quantized ? size_text(layer.bytes_after) : "float",
-                     quantized ? decibels(layer.weight_sqnr) : "", quantized ? decibels(layer.result_sqnr) : ""});
+                     quantized ? level_text(layer.weight_sqnr) : "", quantized ? level_text(layer.result_sqnr) : ""});
     if (!quantized) ++reasons[layer.kept];
   }
   text << "weight, result: signal-to-noise ratio in dB\n";

@@ -22,6 +22,10 @@ Granularity granularity_of(const std::string& name) {
   return static_cast<Granularity>(found - granularity_names.begin());
 }
 
+bool Scheme::is_int8_per_output() const {
+  return bits == 8 && is_signed && symmetric && granularity == Granularity::channel && axis == 0;
+}
+
 int64_t Scheme::smallest() const {
   const int64_t full = is_signed ? -(int64_t{1} << (bits - 1)) : 0;
   return narrow_range ? full + 1 : full;

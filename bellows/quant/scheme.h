@@ -30,6 +30,10 @@ struct Scheme {
   int64_t axis = 0;          ///< for Granularity::channel; negative values count from the last dim
   int64_t group_size = 128;  ///< for Granularity::group; must divide the last dim
 
+  /// Whether zero points are stored: not if all of them are 0, as in signed symmetric schemes.
+  bool has_zero_points() const { return !symmetric || !is_signed; }
+  /// Whether this is symmetric int8 with one scale per output channel (dim 0), which int8 layers need.
+  bool is_int8_per_output() const;
   int64_t smallest() const;
   int64_t largest() const;
   /// Throws: c10::ValueError if a field is out of range

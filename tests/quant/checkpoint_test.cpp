@@ -6,13 +6,13 @@
 #include <torch/torch.h>
 
 #include "tests/quant/networks.h"
+#include "tests/support/errors.h"
 
 namespace bellows::quant {
 namespace {
 
 using samples::batches_of;
 using samples::model_of;
-using samples::thrown_by;
 using ::testing::HasSubstr;
 
 torch::nn::Sequential network(uint64_t seed) {
@@ -63,10 +63,10 @@ TEST(QuantizedCheckpoint, Int8Activations) {
   EXPECT_GT(sqnr(samples::plain(model_of(network(1)), x), fixed.model.forward(x)), 25);
   const Quantized again = load_checkpoint(to_checkpoint(fixed, config), config, model_of(network(2)));
   EXPECT_TRUE(again.model.forward(x).equal(fixed.model.forward(x)));
-  EXPECT_THAT(thrown_by([&] { to_checkpoint(made, config); }), HasSubstr("its method is dynamic"));
-  EXPECT_THAT(thrown_by([&] { to_checkpoint(quantized({}), config); }), HasSubstr("its input has a zero point"));
+  EXPECT_THAT(message_of([&] { to_checkpoint(made, config); }), HasSubstr("its method is dynamic"));
+  EXPECT_THAT(message_of([&] { to_checkpoint(quantized({}), config); }), HasSubstr("its input has a zero point"));
   std::erase_if(tensors, [](const auto& one) { return one.first == "0.input_scale"; });
-  EXPECT_THAT(thrown_by([&] { load_checkpoint(tensors, config, model_of(network(2))); }),
+  EXPECT_THAT(message_of([&] { load_checkpoint(tensors, config, model_of(network(2))); }),
               HasSubstr("the layer \"0\" needs the tensor input_scale"));
 }
 
@@ -95,7 +95,7 @@ TEST(QuantizedCheckpoint, Errors) {
   const Quantized made = quantized({.method = Method::weight_only, .weights = config.weights});
   const NamedTensors tensors = to_checkpoint(made, config);
   const auto loading = [&](const NamedTensors& changed, const QuantizationConfig& how) {
-    return thrown_by([&] { load_checkpoint(changed, how, model_of(network(2))); });
+    return message_of([&] { load_checkpoint(changed, how, model_of(network(2))); });
   };
   QuantizationConfig other = config;
   other.format = WeightFormat::pack_quantized;
@@ -111,7 +111,7 @@ TEST(QuantizedCheckpoint, Errors) {
   EXPECT_THAT(loading(more, config), HasSubstr("extra"));
   const Quantized corrected =
       quantized({.method = Method::weight_only, .weights = config.weights, .correct_bias = true});
-  EXPECT_THAT(thrown_by([&] { to_checkpoint(corrected, config); }), HasSubstr("cannot store the layer \"0\""));
+  EXPECT_THAT(message_of([&] { to_checkpoint(corrected, config); }), HasSubstr("cannot store the layer \"0\""));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "bellows/io/tensors/safetensors.h"
 #include "tests/quant/networks.h"
+#include "tests/support/errors.h"
 
 namespace bellows::quant {
 namespace {
@@ -17,7 +18,6 @@ namespace {
 using samples::batches_of;
 using samples::model_of;
 using samples::Small;
-using samples::thrown_by;
 using ::testing::HasSubstr;
 
 std::string file_named(const std::string& name) {
@@ -65,13 +65,13 @@ TEST(QuantizedFile, DamagedFiles) {
   const std::string path = file_named("damaged");
   const Quantized made = quantize(model_of(Small()), {}, batches);
   save_quantized(path, made);
-  EXPECT_THAT(thrown_by([&] { load_quantized(path, model_of(torch::nn::Linear(4, 4))); }),
+  EXPECT_THAT(message_of([&] { load_quantized(path, model_of(torch::nn::Linear(4, 4))); }),
               HasSubstr("does not match the model"));
   const NamedTensors tensors = io::load_safetensors(path);
   const io::SafetensorsMetadata metadata = io::SafetensorsFile(path).metadata();
   const auto loading = [&](NamedTensors changed, io::SafetensorsMetadata description) {
     io::save_safetensors(path, changed, {.metadata = std::move(description)});
-    return thrown_by([&] { load_quantized(path, model_of(Small())); });
+    return message_of([&] { load_quantized(path, model_of(Small())); });
   };
   EXPECT_THAT(loading(tensors, {}), HasSubstr("does not contain a quantized model"));
   NamedTensors less = tensors;

@@ -6,6 +6,7 @@
 
 #include "bellows/quant/quantize.h"
 #include "tests/quant/networks.h"
+#include "tests/support/errors.h"
 
 namespace bellows::quant {
 namespace {
@@ -13,7 +14,6 @@ namespace {
 using samples::batches_of;
 using samples::model_of;
 using samples::Small;
-using samples::thrown_by;
 using ::testing::HasSubstr;
 
 /// A convolution and a norm, called as the test says.
@@ -87,7 +87,7 @@ TEST(QuantizedModelSafety, CallsThatDifferFromCalibration) {
   const auto batches = batches_of({2, 3, 8, 8});
   const Quantized made = quantize(model, {}, batches);
   twice = true;
-  EXPECT_THAT(thrown_by([&] { made.model.forward_all(batches[0]); }),
+  EXPECT_THAT(message_of([&] { made.model.forward_all(batches[0]); }),
               HasSubstr("this call does not apply the norm to its result. Set `fold_norms` to false."));
   int calls = 0;
   const Model later = model_of_body(ConvNorm([&](ConvNormImpl& m, const at::Tensor& y) {
@@ -113,7 +113,7 @@ TEST(QuantizedModelSafety, TrainingMode) {
   const auto batches = batches_of({4, 3, 12, 12});
   const Quantized made = quantize(model, {}, batches);
   model.train();
-  EXPECT_THAT(thrown_by([&] { made.model.forward(batches[0][0]); }), HasSubstr("is in training mode. Call eval()"));
+  EXPECT_THAT(message_of([&] { made.model.forward(batches[0][0]); }), HasSubstr("is in training mode. Call eval()"));
   {
     const EvalMode evaluation(made.model);  // must not throw in its destructor
   }
@@ -126,7 +126,7 @@ TEST(QuantizedModelSafety, ReplacedWeights) {
   const auto batches = batches_of({4, 3, 12, 12});
   const Quantized made = quantize(model, {}, batches);
   net->to(torch::kDouble);
-  EXPECT_THAT(thrown_by([&] { made.model.forward(batches[0][0]); }), HasSubstr("was replaced after quantization"));
+  EXPECT_THAT(message_of([&] { made.model.forward(batches[0][0]); }), HasSubstr("was replaced after quantization"));
 }
 
 /// A linear whose square weight is also used without transposition, or with a sparse matrix.
@@ -165,7 +165,7 @@ TEST(QuantizedModelSafety, OtherUsesOfAWeight) {
 TEST(QuantizedModelSafety, SmallInputs) {
   const torch::nn::Linear net(8, 4);
   const std::vector<std::vector<at::Tensor>> empty{{torch::zeros({0, 8})}};
-  EXPECT_THAT(thrown_by([&] { quantize(model_of(net), {}, empty); }), HasSubstr("calibration gave it no inputs"));
+  EXPECT_THAT(message_of([&] { quantize(model_of(net), {}, empty); }), HasSubstr("calibration gave it no inputs"));
   const Quantized made = quantize(model_of(net), {}, batches_of({4, 8}));
   EXPECT_EQ(made.model.forward(torch::zeros({0, 8})).sizes(), at::IntArrayRef({0, 4}));
   EXPECT_EQ(made.model.forward(torch::randn({8})).sizes(), at::IntArrayRef({4}));
@@ -213,20 +213,20 @@ TEST(QuantizedModelSafety, ConvolutionsOfTracedModels) {
   EXPECT_EQ(made.report.quantized(), 1);
   EXPECT_GT(sqnr(samples::plain(traced, batches[0][0]), made.model.forward(batches[0][0])), 30);
   const torch::nn::ConvTranspose2d up(torch::nn::ConvTranspose2dOptions(3, 4, 3));
-  EXPECT_THAT(thrown_by([&] { quantize(model_of(up), {}, batches); }),
+  EXPECT_THAT(message_of([&] { quantize(model_of(up), {}, batches); }),
               HasSubstr("transposed convolutions are not supported"));
 }
 
 TEST(QuantizedModelSafety, Names) {
   const Model model = model_of(Small());
   const auto batches = batches_of({4, 3, 12, 12});
-  EXPECT_THAT(thrown_by([&] { quantize(model, {.skip = {"fist"}}, batches); }),
+  EXPECT_THAT(message_of([&] { quantize(model, {.skip = {"fist"}}, batches); }),
               HasSubstr("no layer has the name \"fist\". Did you mean \"first\"?"));
   EXPECT_EQ(quantize(model, {.skip = {"*r*t"}}, batches).report.quantized(), 2);
   const Quantized made = quantize(model, {}, batches);
-  EXPECT_THAT(thrown_by([&] { quantize(made.model, {}, batches); }), HasSubstr("or it is quantized already"));
+  EXPECT_THAT(message_of([&] { quantize(made.model, {}, batches); }), HasSubstr("or it is quantized already"));
   EXPECT_THAT(
-      thrown_by([&] { quantize(model, {.method = Method::weight_only, .weights = weight_scheme(1)}, batches); }),
+      message_of([&] { quantize(model, {.method = Method::weight_only, .weights = weight_scheme(1)}, batches); }),
       HasSubstr("need at least 2 bits"));
 }
 

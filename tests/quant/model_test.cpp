@@ -5,6 +5,7 @@
 
 #include "bellows/quant/quantize.h"
 #include "tests/quant/networks.h"
+#include "tests/support/errors.h"
 
 namespace bellows::quant {
 namespace {
@@ -12,7 +13,6 @@ namespace {
 using samples::batches_of;
 using samples::model_of;
 using samples::Small;
-using samples::thrown_by;
 using ::testing::HasSubstr;
 
 const QuantizedLayer& layer(const Quantized& quantized, const std::string& name) {
@@ -133,7 +133,7 @@ TEST(QuantizedModel, KeepsLayersThatItCannotQuantize) {
   EXPECT_THAT(kept(made, "words"), HasSubstr("also read by aten::embedding"));
   EXPECT_EQ(kept(made, "inner"), "");
   EXPECT_THAT(made.report.to_text(), HasSubstr("float: the weight is also read by aten::embedding (1 layer)"));
-  EXPECT_THAT(thrown_by([&] { quantize(model, {.method = Method::weight_only, .strict = true}, batches); }),
+  EXPECT_THAT(message_of([&] { quantize(model, {.method = Method::weight_only, .strict = true}, batches); }),
               HasSubstr("the layer \"words\" cannot be quantized: the weight is also read by aten::embedding"));
   const Quantized groups = quantize(
       model, {.method = Method::weight_only, .weights = group_scheme(4, 5), .skip = {"in*"}, .min_weights = 100},
@@ -225,23 +225,23 @@ TEST(QuantizedModel, CorrectsTheBias) {
 TEST(QuantizedModel, Errors) {
   const Model model = model_of(Small());
   const auto batches = batches_of({4, 3, 12, 12});
-  EXPECT_THAT(thrown_by([&] { quantize(model, {}, {}); }), HasSubstr("expected at least one batch, got none"));
+  EXPECT_THAT(message_of([&] { quantize(model, {}, {}); }), HasSubstr("expected at least one batch, got none"));
   auto damaged = batches;
   damaged.push_back({torch::full({4, 3, 12, 12}, NAN)});
-  EXPECT_THAT(thrown_by([&] { quantize(model, {}, damaged); }),
+  EXPECT_THAT(message_of([&] { quantize(model, {}, damaged); }),
               HasSubstr("the input of the layer \"first\" contains NaN or infinite values"));
-  EXPECT_THAT(thrown_by([&] { quantize(model, {.weights = group_scheme(4, 32)}, batches); }),
+  EXPECT_THAT(message_of([&] { quantize(model, {.weights = group_scheme(4, 32)}, batches); }),
               HasSubstr("the method static needs weights in symmetric int8"));
-  EXPECT_THAT(thrown_by([&] { quantize(model, {.rounding = Rounding::awq}, batches); }),
+  EXPECT_THAT(message_of([&] { quantize(model, {.rounding = Rounding::awq}, batches); }),
               HasSubstr("rounding awq needs the method weight_only"));
-  EXPECT_THAT(thrown_by([&] { quantize(model, {.skip = {"*"}}, batches); }),
+  EXPECT_THAT(message_of([&] { quantize(model, {.skip = {"*"}}, batches); }),
               HasSubstr("no layer of the model can be quantized"));
-  EXPECT_THAT(thrown_by([] { rounding_of("best"); }), HasSubstr("there is no rounding \"best\""));
-  EXPECT_THAT(thrown_by([] { method_of("int8"); }), HasSubstr("Expected static, dynamic or weight_only"));
+  EXPECT_THAT(message_of([] { rounding_of("best"); }), HasSubstr("there is no rounding \"best\""));
+  EXPECT_THAT(message_of([] { method_of("int8"); }), HasSubstr("Expected static, dynamic or weight_only"));
   const Quantized made = quantize(model, {}, batches);
-  EXPECT_THAT(thrown_by([&] { made.model.train(); }), HasSubstr("cannot be trained"));
-  EXPECT_THAT(thrown_by([&] { made.model.to(at::kBFloat16); }), HasSubstr("cannot be cast"));
-  EXPECT_THAT(thrown_by([&] { with_layers(model_of(torch::nn::Linear(4, 4)), *made.layers); }),
+  EXPECT_THAT(message_of([&] { made.model.train(); }), HasSubstr("cannot be trained"));
+  EXPECT_THAT(message_of([&] { made.model.to(at::kBFloat16); }), HasSubstr("cannot be cast"));
+  EXPECT_THAT(message_of([&] { with_layers(model_of(torch::nn::Linear(4, 4)), *made.layers); }),
               HasSubstr("the model has no parameter \"first.weight\""));
 }
 

@@ -2,11 +2,8 @@
 
 #include <torch/torch.h>
 
-#include <functional>
-#include <string>
 #include <vector>
 
-#include "bellows/core/error.h"
 #include "bellows/core/model.h"
 
 /// Small models for tests of quantization.
@@ -78,16 +75,6 @@ inline std::vector<std::vector<at::Tensor>> batches_of(at::IntArrayRef shape, in
 inline at::Tensor plain(const Model& model, const at::Tensor& x) {
   const torch::NoGradGuard no_gradients;
   return model.forward(x);
-}
-
-/// Returns the message of the exception that `call` throws, or "".
-inline std::string thrown_by(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return user_message(error);
-  }
-  return "";
 }
 
 }  // namespace bellows::quant::samples
