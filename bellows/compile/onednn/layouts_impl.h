@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -58,6 +59,7 @@ class Layouts {
   int relu_behind(int at) const;
   bool norm_backward(const Instruction& one, const Operand& gradient, const Operand* let_through);
   Epilogue linear_epilogue_of(int at) const;
+  bool take_row_addition(Epilogue& epilogue, const Instruction& one, int at) const;
   struct LinearCall;
   std::optional<LinearCall> linear_call(int at) const;
   bool linear_with(const LinearCall& call, const Epilogue& epilogue);
@@ -67,9 +69,10 @@ class Layouts {
   bool quantized_convolution(int at);
   std::optional<QuantizedCall> quantized_call(int at) const;
   bool take_bias(QuantizedCall& call, const Instruction& one, int at) const;
-  bool take_sum(QuantizedCall& call, const Instruction& one, int at, int reader);
   bool take_quantization(QuantizedCall& call, const Instruction& one) const;
   void extend(QuantizedCall& call, int at);
+  using MakesPass = std::function<std::optional<LayerPass>(const QuantizedCall& call)>;
+  bool put_with_epilogue(const QuantizedCall& call, int at, const Desc& plain, const MakesPass& pass_of);
   void put_quantized(const QuantizedCall& call, const LayerPass& pass, const Desc& plain);
   /// Whether an int32 scalar is known to be 0.
   bool is_zero(const Operand& scalar) const;
@@ -151,6 +154,13 @@ struct Layouts::Epilogue {
   bool adds_only() const { return post.size() == 1 && post[0].is_add(); }
 };
 
+int64_t count_of(const Geometry& geometry);
+/// Whether the operand is a dense fp32 vector of this size.
+bool is_fp32_vector(const Operand& operand, int64_t size);
+/// Whether rows of adjacent elements follow each other without gaps, in at least two dims.
+bool is_dense_rows(const Geometry& geometry);
+/// True if `seen` covers all elements of `made` as dense rows in the same order, whatever its dims are.
+bool sees_all(const Operand& seen, const Operand& made);
 /// Returns the geometry of the same image in channels-last order.
 Geometry channels_last_geometry(const Geometry& geometry);
 bool is_channels_last(const Geometry& geometry);

@@ -8,10 +8,6 @@
 namespace bellows::compile_detail::onednn {
 namespace {
 
-int64_t count_of(const Geometry& geometry) {
-  return c10::multiply_integers(geometry.sizes);
-}
-
 /// Returns: the stride of rows if all dims except the last can be combined, and the elements of a row are adjacent
 std::optional<int64_t> row_stride(const Geometry& geometry) {
   if (geometry.sizes.size() < 2 || (geometry.strides.back() != 1 && geometry.sizes.back() != 1)) return {};
@@ -25,16 +21,6 @@ std::optional<int64_t> row_stride(const Geometry& geometry) {
   const int64_t row = geometry.sizes.back();
   if (stride && *stride < row) return {};
   return stride.value_or(row);
-}
-
-bool is_dense_rows(const Geometry& geometry) {
-  return geometry.offset == 0 && row_stride(geometry) == geometry.sizes.back();
-}
-
-/// True if `seen` covers all elements of `made` in the same order, whatever its dims are.
-bool sees_all(const Operand& seen, const Operand& made) {
-  return seen.value == made.value && seen.geometry.dtype == made.geometry.dtype && is_dense_rows(seen.geometry) &&
-         count_of(seen.geometry) == count_of(made.geometry);
 }
 
 size_t bytes_before(const Operand& operand) {
@@ -95,6 +81,19 @@ BlasPackings& blas_packings() {
 
 }  // namespace
 
+int64_t count_of(const Geometry& geometry) {
+  return c10::multiply_integers(geometry.sizes);
+}
+
+bool is_dense_rows(const Geometry& geometry) {
+  return geometry.offset == 0 && row_stride(geometry) == geometry.sizes.back();
+}
+
+bool sees_all(const Operand& seen, const Operand& made) {
+  return seen.value == made.value && seen.geometry.dtype == made.geometry.dtype && is_dense_rows(seen.geometry) &&
+         count_of(seen.geometry) == count_of(made.geometry);
+}
+
 std::optional<PostOp> post_op_of(const Instruction& one) {
   const std::string& name = one.op->name;
   if (name == "aten::relu") return PostOp{PostOp::Kind::relu};
@@ -103,6 +102,20 @@ std::optional<PostOp> post_op_of(const Instruction& one) {
   if (name == "aten::silu") return PostOp{PostOp::Kind::silu};
   if (name != "aten::gelu") return {};
   return PostOp{one.arguments[1].constant.toStringRef() == "tanh" ? PostOp::Kind::gelu_tanh : PostOp::Kind::gelu};
+}
+
+/// Fuses an addition of the linear's result and an existing operand of the same size.
+bool Layouts::take_row_addition(Epilogue& epilogue, const Instruction& one, int at) const {
+  if (one.op->name != "aten::add.Tensor" || one.arguments[2].constant != c10::IValue(1)) return false;
+  const bool first = sees_all(operand(one, 0), epilogue.result), second = sees_all(operand(one, 1), epilogue.result);
+  const Operand& other = operand(one, first ? 1 : 0);
+  const Geometry& result = one.results[0].operands[0].geometry;
+  if (first == second || maker_[other.value] >= at || !is_dense_rows(other.geometry) ||
+      other.geometry.dtype != result.dtype || other.geometry.sizes != result.sizes)
+    return false;
+  epilogue.post.push_back({PostOp::Kind::add});
+  epilogue.added.push_back(other);
+  return true;
 }
 
 Layouts::Epilogue Layouts::linear_epilogue_of(int at) const {
@@ -120,15 +133,8 @@ Layouts::Epilogue Layouts::linear_epilogue_of(int at) const {
       break;
     if (const auto activation = post_op_of(one); activation && sees_all(operand(one, 0), made.result)) {
       made.post.push_back(*activation);
-    } else {
-      if (one.op->name != "aten::add.Tensor" || one.arguments[2].constant != c10::IValue(1)) break;
-      const bool first = sees_all(operand(one, 0), made.result), second = sees_all(operand(one, 1), made.result);
-      const Operand& other = operand(one, first ? 1 : 0);
-      if (first == second || maker_[other.value] >= at || !is_dense_rows(other.geometry) ||
-          other.geometry.dtype != result.geometry.dtype || other.geometry.sizes != result.geometry.sizes)
-        break;
-      made.post.push_back({PostOp::Kind::add});
-      made.added.push_back(other);
+    } else if (!take_row_addition(made, one, at)) {
+      break;
     }
     made.result = result;
     made.taken.push_back(reader);

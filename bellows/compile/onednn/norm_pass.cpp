@@ -1,16 +1,12 @@
 #include "bellows/compile/onednn/layouts_impl.h"
 
 namespace bellows::compile_detail::onednn {
-namespace {
 
-bool is_channel_vector(const Operand& operand, int64_t channels) {
+bool is_fp32_vector(const Operand& operand, int64_t size) {
   const Geometry& geometry = operand.geometry;
-  return data_type(geometry) == memory::data_type::f32 && geometry.sizes.size() == 1 && geometry.sizes[0] == channels &&
+  return data_type(geometry) == memory::data_type::f32 && geometry.sizes.size() == 1 && geometry.sizes[0] == size &&
          geometry.strides[0] == 1 && geometry.offset == 0;
 }
-
-}  // namespace
-
 /// True for batch norm as written by the pass "evaluation".
 bool is_evaluation(const Instruction& one) {
   return one.op->name == "aten::_native_batch_norm_legit_no_training";
@@ -32,12 +28,12 @@ bool Layouts::batch_norm(int at) {
   operands.reserve(5);
   for (const size_t i : {1, 2, 3, 4}) {
     const bool expected = i < 3 ? shape.affine : shape.tracked;
-    if (defined(one, i) != expected || (expected && !is_channel_vector(operand(one, i), shape.sizes[1]))) return false;
+    if (defined(one, i) != expected || (expected && !is_fp32_vector(operand(one, i), shape.sizes[1]))) return false;
     if (expected) operands.push_back(operand(one, i));
   }
   const Operand &mean = one.results[1].operands[0], &invstd = one.results[2].operands[0];
-  const bool fits = training ? mean.value >= 0 && is_channel_vector(mean, shape.sizes[1]) &&
-                                   is_channel_vector(invstd, shape.sizes[1]) &&
+  const bool fits = training ? mean.value >= 0 && is_fp32_vector(mean, shape.sizes[1]) &&
+                                   is_fp32_vector(invstd, shape.sizes[1]) &&
                                    shape.sizes[0] * shape.sizes[2] * shape.sizes[3] > 1
                              : shape.tracked && is_unread(mean.value) && is_unread(invstd.value) && one.updates.empty();
   if (!fits) return false;
@@ -129,7 +125,7 @@ bool Layouts::norm_backward(const Instruction& one, const Operand& gradient, con
                         .eps = one.arguments[8].constant.toDouble(),
                         .affine = weight.value >= 0,
                         .relu = let_through != nullptr};
-  const auto vector = [&](const Operand& operand) { return is_channel_vector(operand, shape.sizes[1]); };
+  const auto vector = [&](const Operand& operand) { return is_fp32_vector(operand, shape.sizes[1]); };
   const Operand& to_x = one.results[0].operands[0];
   bool fits = is_image(to_x) && gradient.geometry.dtype == x.geometry.dtype && vector(mean) && vector(invstd) &&
               (!shape.affine || vector(weight));

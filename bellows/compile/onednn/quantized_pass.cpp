@@ -1,42 +1,18 @@
-#include <algorithm>
-
 #include "bellows/compile/onednn/layouts_impl.h"
+#include "bellows/graph/program/program_edit.h"
 
 // Layers of quantized models (quant/operators.h). Operations behind a layer become part of its primitive, including the
 // quantization for the next layer, so that activations stay 8-bit integers between layers.
 namespace bellows::compile_detail::onednn {
 namespace {
 
+using graph::detail::is_row_major;
+
 // Arguments of bellows::quantized_linear and bellows::quantized_convolution.
 enum Argument : size_t { input, input_scale, zero_point, weight, weight_scale, bias, stride };
 
-bool is_fp32_vector(const Operand& operand, int64_t size) {
-  const Geometry& geometry = operand.geometry;
-  return data_type(geometry) == memory::data_type::f32 && geometry.sizes.size() == 1 && geometry.sizes[0] == size &&
-         geometry.strides[0] == 1 && geometry.offset == 0;
-}
-
 bool is_scalar(const Operand& operand) {
   return operand.value >= 0 && operand.geometry.sizes.empty() && operand.geometry.offset == 0;
-}
-
-int64_t count_of(const Geometry& geometry) {
-  return c10::multiply_integers(geometry.sizes);
-}
-
-bool is_dense(const Geometry& geometry) {
-  int64_t expected = 1;
-  for (size_t dim = geometry.sizes.size(); dim-- > 0;) {
-    if (geometry.sizes[dim] != 1 && geometry.strides[dim] != expected) return false;
-    expected *= geometry.sizes[dim];
-  }
-  return geometry.offset == 0;
-}
-
-/// True if `seen` covers all elements of `made` in the same order, whatever its dims are.
-bool sees_all(const Operand& seen, const Operand& made) {
-  return seen.value == made.value && seen.geometry.dtype == made.geometry.dtype && is_dense(seen.geometry) &&
-         count_of(seen.geometry) == count_of(made.geometry);
 }
 
 }  // namespace
@@ -68,7 +44,7 @@ std::optional<Layouts::QuantizedCall> Layouts::quantized_call(int at) const {
   const int64_t outputs = call.weight.geometry.sizes.at(0);
   if (!one.updates.empty() || !known(call.weight) || !known(call.weight_scale) || !known(call.input_zero_point) ||
       !whole(call.epilogue.result) || !is_fp32_vector(call.weight_scale, outputs) || !is_scalar(call.input_scale) ||
-      !is_scalar(call.input_zero_point) || !is_dense(call.weight.geometry) || count_of(call.input.geometry) == 0)
+      !is_scalar(call.input_zero_point) || !is_row_major(call.weight.geometry) || count_of(call.input.geometry) == 0)
     return {};
   if (call.bias.value >= 0 && !is_fp32_vector(call.bias, outputs)) return {};
   call.integers.input = data_type(call.input.geometry);
@@ -86,21 +62,6 @@ bool Layouts::take_bias(QuantizedCall& call, const Instruction& one, int at) con
       !is_fp32_vector(vector, call.weight.geometry.sizes[0]))
     return false;
   call.bias = vector;
-  return true;
-}
-
-bool Layouts::take_sum(QuantizedCall& call, const Instruction& one, int at, int reader) {
-  if (call.image) return take_addition(call.epilogue, one, at, reader);
-  if (one.op->name != "aten::add.Tensor" || one.arguments[2].constant != c10::IValue(1)) return false;
-  const bool first = sees_all(operand(one, 0), call.epilogue.result),
-             second = sees_all(operand(one, 1), call.epilogue.result);
-  const Operand& other = operand(one, first ? 1 : 0);
-  const Geometry& result = one.results[0].operands[0].geometry;
-  if (first == second || maker_[other.value] >= at || !is_dense(other.geometry) ||
-      other.geometry.dtype != result.dtype || other.geometry.sizes != result.sizes)
-    return false;
-  call.epilogue.post.push_back({PostOp::Kind::add});
-  call.epilogue.added.push_back(other);
   return true;
 }
 
@@ -129,13 +90,14 @@ void Layouts::extend(QuantizedCall& call, int at) {
         !one.op->writes.empty() || one.results.size() != 1 || one.results[0].list || !one.updates.empty())
       break;
     const Operand& result = one.results[0].operands[0];
-    if (call.image ? !owned(one) : !whole(result) || !is_dense(result.geometry)) break;
+    if (call.image ? !owned(one) : !whole(result) || !is_dense_rows(result.geometry)) break;
     if (count_of(result.geometry) != count_of(call.epilogue.result.geometry)) break;
     const auto activation = post_op_of(one);
     if (activation && same(operand(one, 0))) {
       call.epilogue.post.push_back(*activation);
     } else if (!(same(operand(one, 0)) && take_quantization(call, one)) && !take_bias(call, one, at) &&
-               !take_sum(call, one, at, reader)) {
+               !(call.image ? take_addition(call.epilogue, one, at, reader)
+                            : take_row_addition(call.epilogue, one, at))) {
       break;
     }
     call.epilogue.result = result;
@@ -168,27 +130,34 @@ void Layouts::put_quantized(const QuantizedCall& call, const LayerPass& pass, co
   ++report_.quantized;
 }
 
+/// Emits the layer with what follows it or, if oneDNN has no fast primitive for this, on its own.
+bool Layouts::put_with_epilogue(const QuantizedCall& call, int at, const Desc& plain, const MakesPass& pass_of) {
+  QuantizedCall extended = call;
+  extend(extended, at);
+  for (const QuantizedCall* const tried : std::initializer_list<const QuantizedCall*>{&extended, &call}) {
+    const auto pass = pass_of(*tried);
+    if (!pass) continue;
+    put_quantized(*tried, *pass, plain);
+    return true;
+  }
+  return false;
+}
+
 bool Layouts::quantized_linear(int at) {
   auto call = quantized_call(at);
-  if (!call || call->weight.geometry.sizes.size() != 2 || !is_dense(call->input.geometry) ||
-      !is_dense(call->epilogue.result.geometry))
+  if (!call || call->weight.geometry.sizes.size() != 2 || !is_row_major(call->input.geometry) ||
+      !is_row_major(call->epilogue.result.geometry))
     return false;
   const int64_t inner = call->weight.geometry.sizes[1], columns = call->weight.geometry.sizes[0];
   const Desc plain({inner, columns}, memory::data_type::s8, memory::dims{1, inner});
-  for (const bool alone : {false, true}) {
-    QuantizedCall tried = *call;
-    if (!alone) extend(tried, at);
+  return put_with_epilogue(*call, at, plain, [&](const QuantizedCall& tried) {
     const Linear shape{.rows = count_of(tried.input.geometry) / inner,
                        .inner = inner,
                        .columns = columns,
                        .row_stride = inner,
                        .bias = tried.bias.value >= 0};
-    const auto pass = quantized_linear_forward(shape, tried.integers, tried.epilogue.post);
-    if (!pass) continue;
-    put_quantized(tried, *pass, plain);
-    return true;
-  }
-  return false;
+    return quantized_linear_forward(shape, tried.integers, tried.epilogue.post);
+  });
 }
 
 bool Layouts::quantized_convolution(int at) {
@@ -211,16 +180,10 @@ bool Layouts::quantized_convolution(int at) {
   }
   const Desc plain(shape.weight, memory::data_type::s8,
                    groups > 1 ? memory::format_tag::goihw : memory::format_tag::oihw);
-  for (const bool alone : {false, true}) {
-    QuantizedCall tried = *call;
-    if (!alone) extend(tried, at);
+  return put_with_epilogue(*call, at, plain, [&](const QuantizedCall& tried) {
     shape.bias = tried.bias.value >= 0;
-    const auto pass = quantized_convolution_forward(shape, tried.integers, tried.epilogue.post);
-    if (!pass) continue;
-    put_quantized(tried, *pass, plain);
-    return true;
-  }
-  return false;
+    return quantized_convolution_forward(shape, tried.integers, tried.epilogue.post);
+  });
 }
 
 }  // namespace bellows::compile_detail::onednn
