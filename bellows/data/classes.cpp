@@ -11,6 +11,7 @@
 #include "bellows/data/fingerprint.h"
 #include "bellows/data/label.h"
 #include "bellows/data/order/integers.h"
+#include "bellows/data/source_wrapper.h"
 #include "bellows/io/bytes.h"
 
 namespace bellows::data {
@@ -59,18 +60,18 @@ void for_each_label(const Source& source, int64_t most, Action action) {
   }
 }
 
-class NumberedLabels final : public Source, public Derived {
+class NumberedLabels final : public SourceWrapper, public Derived {
  public:
   using Source::read;
 
   NumberedLabels(SourcePtr source, std::vector<std::string> classes)
-      : source_(std::move(source)), classes_(std::move(classes)) {
-    TORCH_CHECK_VALUE(source_, "number_labels: expected a source, got null.");
+      : SourceWrapper(std::move(source)), classes_(std::move(classes)) {
+    TORCH_CHECK_VALUE(inner(), "number_labels: expected a source, got null.");
     for (size_t i = 0; i < classes_.size(); ++i) numbers_.emplace(classes_[i], static_cast<int64_t>(i));
   }
 
   void read(int64_t index, Sample& sample) const override {
-    source_->read(index, sample);
+    inner()->read(index, sample);
     const Field* label = label_field(sample);
     TORCH_CHECK_VALUE(label, "label: ", sample.where(), " has no label.");
     auto number = std::make_shared<Number>();
@@ -85,13 +86,8 @@ class NumberedLabels final : public Source, public Derived {
     sample.owner = std::move(number);
   }
 
-  int64_t size() const override { return source_->size(); }
-  int64_t id_bound() const override { return source_->id_bound(); }
-  std::string describe() const override { return source_->describe(); }
-  bool prefetch(int64_t index) const override { return source_->prefetch(index); }
-  bool stored() const override { return source_->stored(); }
-  std::vector<int64_t> block_starts() const override { return source_->block_starts(); }
-  const SourcePtr& origin() const override { return source_; }
+  bool stored() const override { return inner()->stored(); }
+  const SourcePtr& origin() const override { return inner(); }
 
  private:
   struct Number {
@@ -116,7 +112,6 @@ class NumberedLabels final : public Source, public Derived {
     return found->second;
   }
 
-  SourcePtr source_;
   std::vector<std::string> classes_;
   std::map<std::string, int64_t, std::less<>> numbers_;
 };

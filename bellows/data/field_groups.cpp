@@ -15,6 +15,7 @@
 #include "bellows/data/formats/table_files.h"
 #include "bellows/data/images/bad_image.h"
 #include "bellows/data/picture.h"
+#include "bellows/data/source_wrapper.h"
 #include "bellows/io/bytes.h"
 #include "bellows/io/images/image.h"
 #include "bellows/io/tables/number_text.h"
@@ -77,13 +78,13 @@ MadeArray decoded(const FieldGroup& group, const Field& field) {
   return image;
 }
 
-class GroupedFields final : public Source, public Derived {
+class GroupedFields final : public SourceWrapper, public Derived {
  public:
   using Source::read;
 
   GroupedFields(SourcePtr source, std::vector<FieldGroup> groups)
-      : source_(std::move(source)), groups_(std::move(groups)) {
-    TORCH_CHECK_VALUE(source_, "group_fields: expected a source, got null.");
+      : SourceWrapper(std::move(source)), groups_(std::move(groups)) {
+    TORCH_CHECK_VALUE(inner(), "group_fields: expected a source, got null.");
     std::set<std::string> names;
     for (const FieldGroup& group : groups_) {
       TORCH_CHECK_VALUE(!group.name.empty() && !group.fields.empty(), "group_fields: the group \"", group.name,
@@ -93,15 +94,10 @@ class GroupedFields final : public Source, public Derived {
     }
   }
 
-  int64_t size() const override { return source_->size(); }
-  int64_t id_bound() const override { return source_->id_bound(); }
-  std::string describe() const override { return source_->describe(); }
-  bool prefetch(int64_t index) const override { return source_->prefetch(index); }
-  std::vector<int64_t> block_starts() const override { return source_->block_starts(); }
-  const SourcePtr& origin() const override { return source_; }
+  const SourcePtr& origin() const override { return inner(); }
 
   void read(int64_t index, Sample& sample) const override {
-    source_->read(index, sample);
+    inner()->read(index, sample);
     auto made = std::make_shared<MadeArrays>();
     made->arrays.reserve(groups_.size());
     std::vector<Field> fields;
@@ -160,7 +156,6 @@ class GroupedFields final : public Source, public Derived {
     return array;
   }
 
-  SourcePtr source_;
   std::vector<FieldGroup> groups_;
   std::set<std::string, std::less<>> used_;
 };

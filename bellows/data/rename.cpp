@@ -4,16 +4,18 @@
 
 #include <algorithm>
 
+#include "bellows/data/source_wrapper.h"
+
 namespace bellows::data {
 
 namespace {
 
-class RenamedSource final : public Source {
+class RenamedSource final : public SourceWrapper {
  public:
   using Source::read;
 
   RenamedSource(SourcePtr source, std::vector<std::pair<std::string, std::string>> names)
-      : source_(std::move(source)), names_(std::move(names)) {
+      : SourceWrapper(std::move(source)), names_(std::move(names)) {
     for (size_t i = 0; i < names_.size(); ++i) {
       for (size_t k = 0; k < i; ++k) {
         TORCH_CHECK_VALUE(names_[i].first != names_[k].first && names_[i].second != names_[k].second,
@@ -23,9 +25,8 @@ class RenamedSource final : public Source {
     }
   }
 
-  int64_t size() const override { return source_->size(); }
   void read(int64_t index, Sample& sample) const override {
-    source_->read(index, sample);
+    inner()->read(index, sample);
     for (Field& field : sample.fields) {
       const auto row =
           std::find_if(names_.begin(), names_.end(), [&](auto& names) { return names.first == field.name; });
@@ -38,14 +39,9 @@ class RenamedSource final : public Source {
                         "\", which would get the same name.");
     }
   }
-  std::string describe() const override { return source_->describe(); }
-  bool prefetch(int64_t index) const override { return source_->prefetch(index); }
-  bool stored() const override { return source_->stored(); }
-  std::vector<int64_t> block_starts() const override { return source_->block_starts(); }
-  int64_t id_bound() const override { return source_->id_bound(); }
+  bool stored() const override { return inner()->stored(); }
 
  private:
-  SourcePtr source_;
   std::vector<std::pair<std::string, std::string>> names_;
 };
 

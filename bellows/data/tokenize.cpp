@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "bellows/core/error.h"
+#include "bellows/data/source_wrapper.h"
 #include "bellows/data/step_error.h"
 #include "bellows/io/bytes.h"
 
@@ -10,20 +11,18 @@ namespace bellows::data {
 
 namespace {
 
-class TokenizedSource final : public Source {
+class TokenizedSource final : public SourceWrapper {
  public:
   using Source::read;
 
   TokenizedSource(SourcePtr source, Tokenizer tokenizer, std::string field)
-      : source_(std::move(source)), tokenizer_(std::move(tokenizer)), field_(std::move(field)) {
-    TORCH_CHECK_VALUE(source_ && tokenizer_, "tokenized: expected a source and a function, got ",
-                      source_ ? "no function." : "no source.");
+      : SourceWrapper(std::move(source)), tokenizer_(std::move(tokenizer)), field_(std::move(field)) {
+    TORCH_CHECK_VALUE(inner() && tokenizer_, "tokenized: expected a source and a function, got ",
+                      inner() ? "no function." : "no source.");
   }
 
-  int64_t size() const override { return source_->size(); }
-
   void read(int64_t index, Sample& sample) const override {
-    source_->read(index, sample);
+    inner()->read(index, sample);
     const Field* text = sample.find(field_);
     TORCH_CHECK_VALUE(text && !text->is_array, "tokenized: ", sample.where(text),
                       text ? " has numbers in \"" : " has no text \"", field_, "\".");
@@ -42,11 +41,6 @@ class TokenizedSource final : public Source {
     sample.owner = std::move(tokens);
   }
 
-  int64_t id_bound() const override { return source_->id_bound(); }
-  std::string describe() const override { return source_->describe(); }
-  bool prefetch(int64_t index) const override { return source_->prefetch(index); }
-  std::vector<int64_t> block_starts() const override { return source_->block_starts(); }
-
  private:
   struct Tokens {
     std::vector<int64_t> values;
@@ -62,7 +56,6 @@ class TokenizedSource final : public Source {
     }
   }
 
-  SourcePtr source_;
   Tokenizer tokenizer_;
   std::string field_;
 };

@@ -6,40 +6,36 @@
 #include <vector>
 
 #include "bellows/data/fingerprint.h"
+#include "bellows/data/source_wrapper.h"
 
 namespace bellows::train {
 
 namespace {
 
-class CachedOutputs final : public data::Source, public data::Derived {
+class CachedOutputs final : public data::SourceWrapper, public data::Derived {
  public:
   using Source::read;
 
   CachedOutputs(data::SourcePtr source, std::shared_ptr<const CacheFile> cache)
-      : source_(std::move(source)),
+      : data::SourceWrapper(std::move(source)),
         cache_(std::move(cache)),
-        row_of_(static_cast<size_t>(source_->id_bound()), -1),
+        row_of_(static_cast<size_t>(inner()->id_bound()), -1),
         positions_(cache_->layout().shape) {
     const std::vector<int64_t>& ids = cache_->ids();
     for (size_t row = 0; row < ids.size(); ++row) {
-      const bool known = ids[row] >= 0 && ids[row] < source_->id_bound();
-      TORCH_CHECK_VALUE(known, "teacher_cache = ", cache_->path(), ": expected samples below ", source_->id_bound(),
+      const bool known = ids[row] >= 0 && ids[row] < inner()->id_bound();
+      TORCH_CHECK_VALUE(known, "teacher_cache = ", cache_->path(), ": expected samples below ", inner()->id_bound(),
                         ", found sample ", ids[row], ". Delete the file, and the next run computes it again.");
       row_of_[static_cast<size_t>(ids[row])] = static_cast<int64_t>(row);
     }
     if (!positions_.empty()) positions_.pop_back();
   }
 
-  int64_t size() const override { return source_->size(); }
-  int64_t id_bound() const override { return source_->id_bound(); }
-  std::string describe() const override { return source_->describe(); }
-  bool prefetch(int64_t index) const override { return source_->prefetch(index); }
-  bool stored() const override { return source_->stored(); }
-  std::vector<int64_t> block_starts() const override { return source_->block_starts(); }
-  const data::SourcePtr& origin() const override { return source_; }
+  bool stored() const override { return inner()->stored(); }
+  const data::SourcePtr& origin() const override { return inner(); }
 
   void read(int64_t index, data::Sample& sample) const override {
-    source_->read(index, sample);
+    inner()->read(index, sample);
     const int64_t row = row_of_[static_cast<size_t>(sample.id)];
     TORCH_CHECK_VALUE(row >= 0, "teacher_cache = ", cache_->path(), ": the teacher's outputs for ", sample.where(),
                       " are missing. The sample could not be used when the file was written. Delete the file, and the "
@@ -63,7 +59,6 @@ class CachedOutputs final : public data::Source, public data::Derived {
   }
 
  private:
-  data::SourcePtr source_;
   std::shared_ptr<const CacheFile> cache_;
   std::vector<int64_t> row_of_;     ///< by the id of a sample; -1 if the cache lacks the sample
   std::vector<int64_t> positions_;  ///< shape of the rest
