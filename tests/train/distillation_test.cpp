@@ -13,7 +13,7 @@
 #include "bellows/train/job.h"
 #include "bellows/train/step/train_loop.h"
 #include "tests/models/small_models.h"
-#include "tests/parallel/ranks.h"
+#include "tests/train/ranks_jobs.h"
 #include "tests/train/support.h"
 
 namespace bellows::train {
@@ -141,15 +141,7 @@ TEST(RecipeDistillation, RanksLearnWhatOneProcessLearns) {
   const Recipe recipe =
       student_recipe({"teacher=digits_resnet", "teacher_weights=" + trained_weights(folder, "digits_resnet", 12),
                       "data_parallel=ddp"});
-  std::vector<Job> jobs{make_job(recipe), make_job(recipe)};
-  std::vector<std::vector<double>> losses(2);
-  parallel::testing::run_ranks(2, [&](const comm::Group& group) {
-    const auto rank = static_cast<size_t>(group.rank());
-    jobs[rank].ranks = group;
-    TrainLoop loop(std::move(jobs[rank]));
-    loop.run_steps(20);
-    losses[rank] = loop.take_losses();
-  });
+  const auto losses = losses_of_two_ranks(recipe, 20);
   const std::vector<double> alone = losses_of(
       student_recipe({"teacher=digits_resnet", "teacher_weights=" + folder.path() + "/digits_resnet.safetensors"}));
   EXPECT_EQ(losses[0], losses[1]);

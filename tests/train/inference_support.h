@@ -1,7 +1,11 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +26,28 @@ inline Recipe small_run(const TemporaryFolder& folder) {
   recipe.run_folder = folder / "run";
   return recipe;
 }
+
+/// Tests of one model, which is trained before the first test. `Suite::recipe(folder)` describes the training run.
+template <class Suite>
+class TrainedSuite : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<TemporaryFolder>();
+    const Recipe recipe = Suite::recipe(*folder_);
+    Trainer(recipe).fit();
+    trained_.emplace(load_run(recipe.run_folder));
+  }
+  static void TearDownTestSuite() {
+    trained_.reset();
+    folder_.reset();
+  }
+  static const TrainedModel& trained() { return *trained_; }
+  static std::string path(const std::string& name) { return *folder_ / name; }
+
+ private:
+  static inline std::unique_ptr<TemporaryFolder> folder_;
+  static inline std::optional<TrainedModel> trained_;
+};
 
 inline std::vector<Prediction> all_predictions(const TrainedModel& trained, const PredictionInputs& inputs,
                                                const PredictionOptions& options = {}) {

@@ -19,27 +19,15 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 /// A model that was trained on the digits.
-class PredictDigits : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    folder_ = std::make_unique<TemporaryFolder>();
-    Recipe recipe = small_run(*folder_);
+class PredictDigits : public TrainedSuite<PredictDigits> {
+ public:
+  static Recipe recipe(const TemporaryFolder& folder) {
+    Recipe recipe = small_run(folder);
     recipe.data = digits_folder();
     recipe.eval_data.clear();
     recipe.epochs = 1;
-    Trainer(recipe).fit();
-    trained_.emplace(load_run(recipe.run_folder));
+    return recipe;
   }
-  static void TearDownTestSuite() {
-    trained_.reset();
-    folder_.reset();
-  }
-  static const TrainedModel& trained() { return *trained_; }
-  static std::string path(const std::string& name) { return *folder_ / name; }
-
- private:
-  static inline std::unique_ptr<TemporaryFolder> folder_;
-  static inline std::optional<TrainedModel> trained_;
 };
 
 std::vector<int64_t> classes_of(const std::vector<Prediction>& predictions) {

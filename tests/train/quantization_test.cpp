@@ -14,25 +14,13 @@ namespace {
 using testing::HasSubstr;
 
 /// Two epochs of the small ResNet on the digits.
-class QuantizedRun : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    folder_ = std::make_unique<TemporaryFolder>();
-    Recipe recipe = small_run(*folder_);
+class QuantizedRun : public TrainedSuite<QuantizedRun> {
+ public:
+  static Recipe recipe(const TemporaryFolder& folder) {
+    Recipe recipe = small_run(folder);
     recipe.model = "digits_resnet";
-    Trainer(recipe).fit();
-    trained_ = std::make_unique<TrainedModel>(load_run(recipe.run_folder));
+    return recipe;
   }
-  static void TearDownTestSuite() {
-    trained_.reset();
-    folder_.reset();
-  }
-  static const TrainedModel& trained() { return *trained_; }
-  static std::string path(const std::string& name) { return *folder_ / name; }
-
- private:
-  static inline std::unique_ptr<TemporaryFolder> folder_;
-  static inline std::unique_ptr<TrainedModel> trained_;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "bellows/core/seed.h"
 #include "bellows/optim/optimizers.h"
+#include "bellows/train/job.h"
 #include "bellows/train/step/train_loop.h"
 #include "tests/parallel/ranks.h"
 #include "tests/train/support.h"
@@ -45,6 +46,21 @@ inline Recipe ranks_recipe() {
   recipe.batch_size = 10;  // 77 points: the last batch has 7; four ranks share 10 as 2, 3, 2, 3
   recipe.lr = 0.01;
   return recipe;
+}
+
+/// Runs the recipe on two ranks in threads of this process. Returns the losses of each rank.
+inline std::vector<std::vector<double>> losses_of_two_ranks(const Recipe& recipe, int64_t steps) {
+  std::vector<Job> jobs;
+  for (int rank = 0; rank < 2; ++rank) jobs.push_back(make_job(recipe));
+  std::vector<std::vector<double>> losses(2);
+  parallel::testing::run_ranks(2, [&](const comm::Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    jobs[rank].ranks = group;
+    TrainLoop loop(std::move(jobs[rank]));
+    loop.run_steps(steps);
+    losses[rank] = loop.take_losses();
+  });
+  return losses;
 }
 
 }  // namespace bellows::train

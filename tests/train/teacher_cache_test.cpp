@@ -14,7 +14,7 @@
 #include "bellows/system/file.h"
 #include "bellows/train/data/data_assembly.h"
 #include "bellows/train/teacher/cached_source.h"
-#include "tests/parallel/ranks.h"
+#include "tests/train/ranks_jobs.h"
 #include "tests/train/support.h"
 
 namespace bellows::train {
@@ -120,15 +120,7 @@ TEST_F(TeacherCache, TheStudentApproachesItsTeacherFromItsTopLogits) {
 
 TEST_F(TeacherCache, RanksLearnWhatOneProcessLearns) {
   const Recipe recipe = cached({"data_parallel=ddp"});
-  std::vector<Job> jobs{make_job(recipe), make_job(recipe)};
-  std::vector<std::vector<double>> losses(2);
-  parallel::testing::run_ranks(2, [&](const comm::Group& group) {
-    const auto rank = static_cast<size_t>(group.rank());
-    jobs[rank].ranks = group;
-    TrainLoop loop(std::move(jobs[rank]));
-    loop.run_steps(20);
-    losses[rank] = loop.take_losses();
-  });
+  const auto losses = losses_of_two_ranks(recipe, 20);
   EXPECT_EQ(losses[0], losses[1]);
   const std::vector<double> alone = cached_losses(this->recipe(), 20);
   for (size_t i = 0; i < alone.size(); ++i) EXPECT_NEAR(losses[0][i], alone[i], 1e-4 * alone[i]) << "step " << i;
