@@ -235,7 +235,6 @@ void check_result(const Report& report) {
 
 Quantized with_layers(const Model& model, std::vector<QuantizedLayer> layers, bool release_weights) {
   Report report{.bytes_before = bytes_of(model.state_dict())};
-  report.bytes_after = report.bytes_before;
   std::unordered_map<std::string, at::Tensor> weights;
   for (const auto& [name, tensor] : model.named_parameters()) weights.emplace(name, tensor);
   const auto made = std::make_shared<QuantizedModel>(model, std::move(layers), release_weights);
@@ -243,9 +242,10 @@ Quantized with_layers(const Model& model, std::vector<QuantizedLayer> layers, bo
     const auto before = static_cast<int64_t>(weights.at(layer.parameter).nbytes());
     report.layers.push_back(
         {.name = layer.name, .kind = layer.kind, .bytes_before = before, .bytes_after = layer.bytes()});
-    report.bytes_after += layer.bytes() - before;
   }
-  return {.model = Model(model.name(), made), .original = model, .layers = made->layers(), .report = std::move(report)};
+  const Model quantized(model.name(), made);
+  report.bytes_after = bytes_of(quantized.state_dict());
+  return {.model = quantized, .original = model, .layers = made->layers(), .report = std::move(report)};
 }
 
 const char* name_of(Rounding rounding) {

@@ -7,6 +7,8 @@
 #include <map>
 #include <sstream>
 
+#include "bellows/core/stats.h"
+
 namespace bellows::quant {
 
 namespace {
@@ -18,8 +20,7 @@ std::string fixed(double number, const char* unit = "") {
 }
 
 std::string size_text(int64_t bytes) {
-  const auto number = static_cast<double>(bytes);
-  return bytes < 100'000 ? fixed(number / 1e3, " kB") : fixed(number / 1e6, " MB");
+  return format_bytes(static_cast<double>(bytes));
 }
 
 std::string level_text(double value) {
@@ -35,11 +36,11 @@ int64_t Report::quantized() const {
 std::string Report::to_text() const {
   size_t longest = 5;
   for (const LayerReport& layer : layers) longest = std::max(longest, layer.name.size());
-  const auto width = static_cast<int>(longest + 1);
+  const auto width = static_cast<int>(longest);
   std::ostringstream text;
   const auto row = [&](const std::string& name, const std::array<std::string, 4>& cells) {
     text << std::left << std::setw(width) << name << std::right;
-    for (const std::string& cell : cells) text << std::setw(9) << cell;
+    for (size_t i = 0; i < cells.size(); ++i) text << std::setw(i < 2 ? 11 : 7) << cells[i];
     text << "\n";
   };
   row("layer", {"before", "after", "weight", "result"});

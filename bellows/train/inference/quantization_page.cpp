@@ -11,7 +11,7 @@ namespace bellows::train {
 
 namespace {
 
-constexpr double longest_bar_db = 60;  ///< errors beyond it do not matter for any task
+constexpr double longest_bar_db = 60;
 
 constexpr const char* style = R"(
 .bar { background: #4477aa; height: 0.9em; border-radius: 2px; min-width: 1px; }
@@ -63,9 +63,7 @@ double median_of(const quant::Report& report) {
   for (const quant::LayerReport& layer : report.layers) {
     if (layer.kept.empty() && std::isfinite(layer.result_sqnr)) levels.push_back(layer.result_sqnr);
   }
-  if (levels.empty()) return 0;
-  std::nth_element(levels.begin(), levels.begin() + static_cast<std::ptrdiff_t>(levels.size() / 2), levels.end());
-  return levels[levels.size() / 2];
+  return levels.empty() ? 0 : median(levels);
 }
 
 }  // namespace
