@@ -16,7 +16,8 @@ constexpr double longest_bar_db = 60;
 constexpr const char* style = R"(
 .bar { background: #4477aa; height: 0.9em; border-radius: 2px; min-width: 1px; }
 .low { background: #cc6677; }
-td.chart { width: 50%; }
+td.chart { width: 50%; padding-left: 1em; }
+th { text-align: left; }
 td.number, th.number { text-align: right; white-space: nowrap; }
 )";
 
