@@ -8,7 +8,6 @@
 #include <charconv>
 
 #include "bellows/amp/policy.h"
-#include "bellows/compile/compile.h"
 #include "bellows/core/error.h"
 #include "bellows/core/grad_mode.h"
 #include "bellows/core/log.h"
@@ -19,6 +18,7 @@
 #include "bellows/models/weights.h"
 #include "bellows/nn/cross_entropy.h"
 #include "bellows/nn/distillation.h"
+#include "bellows/train/inference/inference_model.h"
 #include "bellows/train/job.h"
 #include "bellows/train/recipe/recipe_error.h"
 #include "bellows/train/teacher/cached_source.h"
@@ -124,11 +124,7 @@ void prepare_teacher(const Recipe& recipe, Distillation& distillation) {
         .name = "teacher", .dtype = at::kBFloat16, .autocast = true, .low_weights = true, .norms_fp32 = true};
     distillation.teacher = amp::apply(distillation.teacher, policy).model;
   }
-  if (!recipe.teacher_compile) return;
-  const auto forward = [teacher = distillation.teacher](const std::vector<at::Tensor>& inputs) {
-    return predict(teacher, inputs);
-  };
-  distillation.compiled = compile(forward, {.frozen = distillation.teacher});
+  if (recipe.teacher_compile) distillation.teacher = compiled_model(distillation.teacher);
 }
 
 void start_from_layers(const Recipe& recipe, const Model& student, const Model& teacher) {
@@ -148,7 +144,7 @@ void start_from_layers(const Recipe& recipe, const Model& student, const Model& 
 
 at::Tensor Distillation::output(const std::vector<at::Tensor>& inputs) const {
   const no_grad guard;
-  return compiled ? compiled(inputs) : predict(teacher, inputs);
+  return predict(teacher, inputs);
 }
 
 std::optional<models::ModelEntry> teacher_entry(const ResolvedJob& job) {

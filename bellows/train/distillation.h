@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,12 +17,10 @@ namespace bellows::train {
 
 /// A teacher whose outputs the model learns, as the recipe's `teacher`, `distill` and `distill_temperature` describe it.
 struct Distillation {
-  Model teacher;  ///< in evaluation mode, without gradients
+  Model teacher;  ///< in evaluation mode, without gradients; with `teacher_compile`, a compiled model
   double weight = 0.7;
   double temperature = 2;
   std::string weights_hash{};  ///< of the loaded weights; empty unless the recipe has a `teacher_cache`
-  /// The compiled teacher: computes the first output. Empty if the teacher is not compiled separately.
-  std::function<at::Tensor(const std::vector<at::Tensor>& inputs)> compiled{};
 
   /// Returns the teacher's first output, without recording gradients.
   /// Params: inputs – in the order of the teacher's inputs

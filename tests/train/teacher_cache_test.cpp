@@ -13,6 +13,7 @@
 #include "bellows/plan/plan.h"
 #include "bellows/system/file.h"
 #include "bellows/train/data/data_assembly.h"
+#include "bellows/train/inference/inference_model.h"
 #include "bellows/train/teacher/cached_source.h"
 #include "tests/train/ranks_jobs.h"
 #include "tests/train/support.h"
@@ -131,10 +132,7 @@ TEST_F(TeacherCache, OneOfSeveralComputesTheFileAndTheOthersWait) {
   const ResolvedJob job = resolve(cached());
   Distillation distillation = *make_distillation(job, make_model(job));
   std::atomic<int64_t> seen = 0;
-  distillation.compiled = [&](const std::vector<at::Tensor>& inputs) {
-    seen += inputs.front().size(0);
-    return predict(distillation.teacher, inputs);
-  };
+  distillation.teacher = observed_model(distillation.teacher, [&](int64_t samples, double) { seen += samples; });
   const data::Dataset train = train_part(job);
   std::vector<std::string> errors(3, "not run");
   std::vector<std::thread> threads;
