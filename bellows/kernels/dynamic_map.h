@@ -69,7 +69,8 @@ struct DynamicMap {
     int e = 0;
     while (e <= Decades && x >= threshold[e]) ++e;
     const double magnitude = std::min(std::fma(x, code_slope[e], code_offset[e]), limit[e]);
-    return std::max(static_cast<int>(std::nearbyint(zero + std::copysign(magnitude, Signed ? value : 1.0))), least);
+    const int code = static_cast<int>(std::nearbyint(zero + std::copysign(magnitude, Signed ? value : 1.0)));
+    return code < least ? least : code;  // std::max takes references, and device code has no address of `least`
   }
 };
 
