@@ -33,6 +33,7 @@
 #include "bellows/graph/passes/recompute.h"
 #include "bellows/graph/recording/frozen.h"
 #include "bellows/kernels/parallel.h"
+#include "bellows/system/machine.h"
 #include "bellows/system/stop.h"
 #include "bellows/system/thread.h"
 
@@ -99,6 +100,7 @@ std::vector<graph::Pass> cpu_passes(const BackendOptions& options) {
   graph::insert_before("loops", embedding_pass(), list);
   graph::insert_before("loops", shared_matmul_pass(), list);
   if (options.autocast) graph::insert_before("constants", graph::autocast_pass(*options.autocast), list);
+  if (options.widen_bf16) graph::insert_before("constants", graph::widening_pass(c10::kBFloat16), list);
   for (const graph::Pass& pass : options.extra_passes) graph::insert_before("loops", pass, list);
   return list;
 }
@@ -110,6 +112,7 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
 /// The names of all passes that any back end can have, each once.
 std::vector<std::string> pass_names(BackendOptions options) {
   options.autocast = c10::kBFloat16;
+  options.widen_bf16 = true;
   std::vector<std::string> names;
   for (const graph::Pass& pass : cpu_passes(options)) {
     if (!contains(names, pass.name)) names.push_back(pass.name);
@@ -168,6 +171,11 @@ c10::Storage unguarded(const c10::Storage& storage) {
 }
 
 }  // namespace
+
+bool widens_bf16() {
+  static const bool slow = !this_machine().has_fast_bf16();
+  return slow;
+}
 
 /// Runs a program unchanged until there is a better one. After that, the original is used only for calls with other
 /// tensors than the frozen ones.

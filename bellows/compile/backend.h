@@ -17,6 +17,9 @@ namespace bellows::compile_detail {
 
 struct KernelFamily;
 
+/// Returns whether operators in bf16 run in fp32, because this processor is slower in bf16 (Machine::has_fast_bf16()).
+bool widens_bf16();
+
 struct BackendOptions {
   bool exact = false;  ///< use only bit-identical passes and generate no code
   /// Tensors that keep their values. Operators that depend only on such tensors are computed once.
@@ -26,6 +29,7 @@ struct BackendOptions {
   bool always = true;                         ///< see CompileOptions, where it is off by default
   std::vector<graph::Pass> extra_passes{};    ///< run before the pass "loops"
   double memory_budget = 1;                   ///< see CompileOptions
+  bool widen_bf16 = widens_bf16();            ///< run the pass "widening" for bf16
 };
 
 /// Runs programs on a CPU. It converts a program to functional form, runs the passes, creates groups and generates

@@ -87,6 +87,11 @@ bool Machine::has_bf16_arithmetic() const {
   return has("amx_bf16") || has("avx512_bf16") || has("bf16");
 }
 
+bool Machine::has_fast_bf16() const {
+  const bool is_intel = cpu_family_model.starts_with("6/");
+  return has("amx_bf16") || has("bf16") || (has("avx512_bf16") && !is_intel);
+}
+
 int64_t Machine::usable_threads() const {
   if (cpu_quota <= 0) return hardware_threads;
   return std::min(hardware_threads, std::max<int64_t>(1, std::llround(std::ceil(cpu_quota))));

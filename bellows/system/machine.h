@@ -26,6 +26,9 @@ struct Machine {
   /// Returns whether the CPU has bf16 matrix multiplication (AMX-BF16, AVX512-BF16 or Arm's BF16). Other CPUs emulate
   /// it, so that bf16 is slower than fp32.
   bool has_bf16_arithmetic() const;
+  /// Returns whether matrix multiplications are faster in bf16 than in fp32: with AMX-BF16, Arm's BF16, or AVX512-BF16
+  /// of AMD. Intel's AVX512-BF16 computes at most as many products per cycle as fp32.
+  bool has_fast_bf16() const;
   /// The number of threads that can run at the same time: the hardware threads, limited by the container's CPU quota.
   int64_t usable_threads() const;
 };

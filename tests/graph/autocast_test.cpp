@@ -253,5 +253,128 @@ TEST(AutocastPass, RefusesOtherTypes) {
               ::testing::HasSubstr("is not in the list"));
 }
 
+PassBackend widening(c10::ScalarType dtype = at::kBFloat16) {
+  PassBackend backend{PassOptions{.check = true}};
+  insert_before("constants", widening_pass(dtype), backend.list);
+  return backend;
+}
+
+/// The step of a model under autocast, with and without the pass, each compared with fp32.
+/// Params: loss – a scalar; parameters – leaves whose gradients are compared
+///         share – of eager code's error that is allowed in matrices; gradients of biases are sums of rounded values
+std::shared_ptr<PassBackend> expect_closer_to_fp32(const std::function<at::Tensor()>& loss,
+                                                   const std::vector<at::Tensor>& parameters, double share) {
+  const auto backend = std::make_shared<PassBackend>(widening());
+  RegionOptions options;
+  options.backend = backend;
+  Region region(options);
+  const auto results = [&](bool autocast, bool passes) {
+    std::vector<at::Tensor> all;
+    const auto step = [&] {
+      for (const at::Tensor& p : parameters) at::Tensor(p).mutable_grad() = at::Tensor();
+      at::Tensor value;
+      {
+        const amp::AutocastGuard guard(at::kCPU, at::kBFloat16, autocast);
+        value = loss();
+      }
+      value.backward();
+      all = {value.detach()};
+    };
+    passes ? region.run(step) : step();
+    for (const at::Tensor& p : parameters) all.push_back(p.grad().clone());
+    return all;
+  };
+  const auto exact = results(false, false), low = results(true, false);
+  for (int call = 0; call < 3; ++call) {
+    const auto wide = results(true, true);
+    for (size_t i = 0; i < wide.size(); ++i) {
+      EXPECT_EQ(wide[i].dtype(), low[i].dtype());
+      const double scale = exact[i].abs().max().item<double>();
+      const double ours = (wide[i] - exact[i]).abs().max().item<double>(),
+                   eager = (low[i] - exact[i]).abs().max().item<double>();
+      EXPECT_LE(ours, call ? std::max(eager * (wide[i].dim() > 1 ? share : 1.01), 1e-5 * scale) : eager)
+          << "call " << call << ", result " << i;
+    }
+  }
+  return backend;
+}
+
+TEST(WideningPass, TrainsInFp32UnderAutocast) {
+  torch::manual_seed(1);
+  nn::Sequential net(nn::Linear(96, 128), nn::GELU(), nn::LayerNorm(nn::LayerNormOptions({128})), nn::Linear(128, 64));
+  const at::Tensor x = torch::randn({256, 96}), target = torch::randint(64, {256}, at::kLong);
+  const auto linears = expect_closer_to_fp32([&] { return nn::functional::cross_entropy(net->forward(x), target); },
+                                             net->parameters(), 0.25);
+  EXPECT_EQ(linears->reports.back().fired("widening"), 5) << linears->programs.back().to_text();
+
+  nn::Sequential images = conv_net();
+  const at::Tensor image = torch::randn({16, 3, 8, 8});
+  const auto convolutions = expect_closer_to_fp32([&] { return images->forward(image).pow(2).mean(); },
+                                                  images->parameters(), 1.01);  // some stay in bf16
+  EXPECT_GT(convolutions->reports.back().fired("widening"), 2) << convolutions->programs.back().to_text();
+}
+
+TEST(WideningPass, KeepsTypesAndSmallMatmuls) {
+  const at::Tensor weight = torch::randn({2048, 2048}).to(at::kBFloat16),
+                   few = torch::randn({4, 2048}).to(at::kBFloat16), many = torch::randn({512, 2048}).to(at::kBFloat16);
+  for (const at::Tensor& x : {few, many}) {
+    const auto backend = std::make_shared<PassBackend>(widening());
+    RegionOptions options;
+    options.backend = backend;
+    Region region(options);
+    const at::Tensor plain = at::relu(at::matmul(x, weight));
+    at::Tensor passed;
+    for (int call = 0; call < 3; ++call) region.run([&] { passed = at::relu(at::matmul(x, weight)); });
+    EXPECT_EQ(passed.scalar_type(), at::kBFloat16);
+    EXPECT_TRUE(at::allclose(passed, plain, 1e-2, 1e-2));
+    EXPECT_EQ(backend->reports.back().fired("widening"), x.size(0) == 512);
+  }
+}
+
+/// A matrix as the sum of two matrices in bf16: the second one holds what the first one lost.
+TEST(WideningPass, RoundsCastsThatOtherOperatorsRead) {
+  torch::manual_seed(3);
+  const at::Tensor x = torch::randn({256, 256}), weight = torch::randn({256, 256}).to(at::kBFloat16);
+  const auto split = [&] {
+    const at::Tensor high = x.to(at::kBFloat16), low = (x - high.to(at::kFloat)).to(at::kBFloat16);
+    return at::mm(high, weight).to(at::kFloat) + at::mm(low, weight).to(at::kFloat);
+  };
+  const at::Tensor exact = at::mm(x.to(at::kDouble), weight.to(at::kDouble));
+  const auto backend = std::make_shared<PassBackend>(widening());
+  RegionOptions options;
+  options.backend = backend;
+  Region region(options);
+  at::Tensor passed;
+  for (int call = 0; call < 3; ++call) region.run([&] { passed = split(); });
+  EXPECT_EQ(backend->reports.back().fired("widening"), 2);
+  const double error = ((passed - exact).norm() / exact.norm()).item<double>();
+  EXPECT_LE(error, 2e-5) << "both products run in fp32, so the sum has 16 bits";
+}
+
+/// The weight that was cast changes before the cast value is read again.
+TEST(WideningPass, ReadsCastsOfOverwrittenWeights) {
+  torch::manual_seed(2);
+  const at::Tensor x = torch::randn({256, 256}).to(at::kBFloat16), start = torch::randn({256, 256});
+  at::Tensor weight = start.clone();
+  const auto twice = [&] {
+    const at::Tensor cast = weight.to(at::kBFloat16), first = at::mm(x, cast);
+    weight.add_(100);
+    return at::stack({first, at::mm(x, cast)}).to(at::kFloat);
+  };
+  const at::Tensor plain = twice();
+  const auto backend = std::make_shared<PassBackend>(widening());
+  RegionOptions options;
+  options.backend = backend;
+  Region region(options);
+  for (int call = 0; call < 3; ++call) {
+    weight.copy_(start);
+    at::Tensor passed;
+    region.run([&] { passed = twice(); });
+    EXPECT_TRUE(at::allclose(passed, plain, 1e-2, 0.5)) << "call " << call;
+    EXPECT_TRUE(at::equal(weight, start + 100));
+  }
+  EXPECT_EQ(backend->reports.back().fired("widening"), 2);
+}
+
 }  // namespace
 }  // namespace bellows::graph::testing

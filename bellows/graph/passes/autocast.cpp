@@ -6,17 +6,18 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "bellows/graph/passes/work_model.h"
 #include "bellows/graph/program/program_edit.h"
 
 namespace bellows::graph {
 namespace {
 
-/// The operands of an operator that may run in lower precision. Bit i is argument or result i.
-struct Lowered {
-  uint32_t casts = 0;       ///< arguments that are passed in lower precision
+/// The operands of an operator whose dtype may change. Bit i is argument or result i.
+struct Change {
+  uint32_t casts = 0;       ///< arguments that are passed in the new dtype
   uint32_t results = 1;     ///< results that then have it
   uint32_t decides = 0;     ///< arguments that must already have it; none: the operator always runs in it
-  bool arithmetic = false;  ///< users may also apply it to gradients, where it must stay in fp32
+  bool arithmetic = false;  ///< users may also apply it to gradients, which autocast leaves in fp32
   int weight = -1;  ///< if this argument is missing or not fp32, nothing changes, because statistics have its type
 };
 
@@ -26,22 +27,22 @@ constexpr uint32_t bits(std::initializer_list<int> places) {
   return made;
 }
 
-constexpr Lowered product(uint32_t casts, uint32_t results = 1) {
+constexpr Change product(uint32_t casts, uint32_t results = 1) {
   return {.casts = casts, .results = results};
 }
-/// Runs in lower precision if all its inputs already have it.
-constexpr Lowered follows(uint32_t reads) {
+/// Runs in the new dtype if all its inputs already have it.
+constexpr Change follows(uint32_t reads) {
   return {.casts = reads, .decides = reads};
 }
 /// The same, but only for results of layers.
-constexpr Lowered computes(uint32_t reads) {
+constexpr Change computes(uint32_t reads) {
   return {.casts = reads, .decides = reads, .arithmetic = true};
 }
 /// Runs in the dtype that the forward pass read. The gradient, its first argument, is cast to it.
-constexpr Lowered gradient(int input, int weight = -1) {
+constexpr Change gradient(int input, int weight = -1) {
   return {.casts = bits({0, input}), .decides = bits({input}), .weight = weight};
 }
-constexpr Lowered norm(int weight) {
+constexpr Change norm(int weight) {
   return {.casts = 1, .decides = 1, .weight = weight};
 }
 
@@ -50,7 +51,7 @@ constexpr auto with_bias = product(bits({0, 1, 2})), layer = follows(bits({0})),
 
 /// Matrix multiplications and convolutions of libtorch's list that arrive below autocast and autograd, and their
 /// gradients.
-constexpr std::pair<std::string_view, Lowered> all_lowered[] = {
+constexpr std::pair<std::string_view, Change> all_changes[] = {
     {"aten::mm", product(bits({0, 1}))},
     {"aten::bmm", product(bits({0, 1}))},
     {"aten::matmul", product(bits({0, 1}))},
@@ -121,15 +122,34 @@ constexpr std::pair<std::string_view, Lowered> all_lowered[] = {
     {"aten::_adaptive_avg_pool2d_backward", gradient(1)},
 };
 
-const std::unordered_map<std::string_view, Lowered>& lowered_by_name() {
-  static const auto* const all =
-      new std::unordered_map<std::string_view, Lowered>(std::begin(all_lowered), std::end(all_lowered));
-  return *all;
+/// Operators that autocast leaves alone, but that should not narrow values again after matmuls run in fp32.
+constexpr std::pair<std::string_view, Change> all_widened[] = {
+    {"aten::sum", unary},
+    {"aten::sum.dim_IntList", unary},
+    {"aten::mean", unary},
+    {"aten::mean.dim", unary},
+    {"aten::_softmax", unary},
+    {"aten::_softmax_backward_data", gradient(1)},
+    {"aten::native_dropout", layer},
+    {"aten::native_dropout_backward", layer},
+    {"aten::masked_fill.Scalar", layer},
+};
+
+using Changes = std::unordered_map<std::string_view, Change>;
+
+const Changes& changes_when(bool widening) {
+  static const auto* const lowering = new Changes(std::begin(all_changes), std::end(all_changes));
+  static const auto* const all = [] {
+    auto* const both = new Changes(*lowering);
+    both->insert(std::begin(all_widened), std::end(all_widened));
+    return both;
+  }();
+  return widening ? *all : *lowering;
 }
 
-bool is_fp32(const Operand& operand) {
+bool has_type(const Operand& operand, c10::ScalarType type) {
   return operand.value != no_value && operand.geometry.device.is_cpu() &&
-         operand.geometry.dtype == caffe2::TypeMeta::Make<float>();
+         operand.geometry.dtype == c10::scalarTypeToTypeMeta(type);
 }
 
 bool has(uint32_t places, size_t place) {
@@ -142,12 +162,20 @@ bool is_dense(Geometry geometry) {
   return detail::covers(geometry, geometry.reach());
 }
 
+/// Floating-point operations per byte of fp32 operands from which computing takes longer than reading.
+constexpr double compute_bound_from = 10;
+/// Operands of this size stay in the caches between two operators.
+constexpr double cached_bytes = 1 << 20;
+
+/// Changes the dtype of operators from fp32 to a lower precision, or back.
 class Rewriting {
  public:
-  Rewriting(Program& program, c10::ScalarType dtype)
+  Rewriting(Program& program, c10::ScalarType from, c10::ScalarType to)
       : program_(program),
-        dtype_(dtype),
-        low_(program.values.size(), no_value),
+        from_(from),
+        to_(to),
+        widening_(to == c10::kFloat),
+        changed_(program.values.size(), no_value),
         of_layer_(program.values.size(), false),
         missing_(program.values.size(), false),
         is_output_(program.values.size(), false) {
@@ -155,39 +183,71 @@ class Rewriting {
   }
 
   int64_t run() {
+    if (widening_) find_factors();
     std::vector<Instruction> before = std::move(program_.instructions);
     made_.reserve(2 * before.size());
     for (Instruction& one : before) {
-      const Lowered rule = rule_for(one);
-      for (size_t i = 0; i < one.arguments.size(); ++i) {
-        for (Operand& operand : one.arguments[i].operands)
-          has(rule.casts, i) ? lower(operand, rule, one) : widen(operand.value, one);
+      if (widening_ && is_cast(one)) {
+        take_cast(one);
+      } else {
+        rewrite(one);
       }
-      for (const auto& update : one.updates) widen(update.before, one);
-      std::vector<ValueId> needed;
-      for (size_t i = 0; i < one.results.size(); ++i) {
-        if (has(rule.results, i)) lower_result(one.results[i], is_of_layer(one), needed);
-      }
-      fired_ += rule.casts && !rule.decides;
-      made_.push_back(std::move(one));
-      for (const ValueId value : needed) widen(value, made_.back());
     }
     program_.instructions = std::move(made_);
     return fired_;
   }
 
  private:
-  /// Returns: the rule of an instruction, or one without casts if it stays in fp32
-  Lowered rule_for(const Instruction& one) const {
-    constexpr Lowered stays{.results = 0};
-    if (!one.op || one.kernel) return stays;
-    const auto found = lowered_by_name().find(one.op->name);
-    return found != lowered_by_name().end() && fits(one, found->second) ? found->second : stays;
+  /// Finds the values that only matmuls, convolutions and attention read.
+  void find_factors() {
+    is_factor_.assign(program_.values.size(), true);
+    for (const auto& output : program_.outputs) is_factor_[output.value] = false;
+    for (const Instruction& one : program_.instructions) {
+      const Change* const change = change_of(one);
+      for (size_t i = 0; i < one.arguments.size(); ++i) {
+        for (const Operand& operand : one.arguments[i].operands) {
+          if (operand.value != no_value && !(change && !change->decides && has(change->casts, i)))
+            is_factor_[operand.value] = false;
+        }
+      }
+      for (const auto& update : one.updates) is_factor_[update.before] = is_factor_[update.after] = false;
+    }
   }
 
-  bool fits(const Instruction& one, const Lowered& rule) const {
+  void rewrite(Instruction& one) {
+    const Change rule = rule_for(one);
+    for (size_t i = 0; i < one.arguments.size(); ++i) {
+      for (Operand& operand : one.arguments[i].operands)
+        has(rule.casts, i) ? change(operand, rule, one) : restore(operand.value, one);
+    }
+    for (const auto& update : one.updates) restore(update.before, one), forget_copies_of(update.before);
+    std::vector<ValueId> needed;
+    for (size_t i = 0; i < one.results.size(); ++i) {
+      if (has(rule.results, i)) change_result(one.results[i], is_of_layer(one), needed);
+    }
+    if (rule.casts && widening_) change_named_type(one);
+    fired_ += rule.casts && !rule.decides;
+    made_.push_back(std::move(one));
+    for (const ValueId value : needed) restore(value, made_.back());
+  }
+
+  /// Returns: the rule of an instruction, or one without casts if it keeps its dtype
+  Change rule_for(const Instruction& one) const {
+    constexpr Change stays{.results = 0};
+    const Change* const change = change_of(one);
+    return change && fits(one, *change) ? *change : stays;
+  }
+
+  const Change* change_of(const Instruction& one) const {
+    if (!one.op || one.kernel) return nullptr;
+    const Changes& changes = changes_when(widening_);
+    const auto found = changes.find(one.op->name);
+    return found == changes.end() ? nullptr : &found->second;
+  }
+
+  bool fits(const Instruction& one, const Change& rule) const {
     const auto is_weight = [](const Instruction::Argument& argument) {  // without operands: None
-      return !argument.operands.empty() && is_fp32(argument.operands[0]);
+      return !argument.operands.empty() && has_type(argument.operands[0], c10::kFloat);
     };
     if (rule.weight >= 0 && !is_weight(one.arguments[rule.weight])) return false;
     bool all = true, any = false;
@@ -195,9 +255,11 @@ class Rewriting {
       for (const Operand& operand : one.arguments[i].operands) {
         if (operand.value == no_value || !has(rule.casts, i)) continue;
         const bool beside = rule.decides && is_beside(operand);
-        all = all && (is_fp32(operand) || beside) && !is_written(one, operand.value);
-        if (!has(rule.decides, i) || beside) continue;
-        all = all && is_low(operand) && (of_layer_[operand.value] || !rule.arithmetic);
+        all = all && (has_type(operand, from_) || beside) && !is_written(one, operand.value);
+        if (beside) continue;
+        if (widening_) any = any || is_changed(operand);
+        if (widening_ || !has(rule.decides, i)) continue;
+        all = all && is_changed(operand) && (of_layer_[operand.value] || !rule.arithmetic);
         any = true;
       }
     }
@@ -205,16 +267,28 @@ class Rewriting {
       for (const Operand& operand : one.results[i].operands)
         all = all && (!has(rule.results, i) || operand.value == no_value || can_change(one, operand));
     }
-    return all && (any || !rule.decides);
+    if (!rule.decides) return all && (!widening_ || is_worth_widening(one, any));
+    return all && any;
+  }
+
+  /// Params: any – an operand exists in fp32 already
+  static bool is_worth_widening(const Instruction& one, bool any) {
+    double bytes = 0;
+    const auto count = [&](const Operand& operand) {
+      bytes += sizeof(float) * static_cast<double>(c10::multiply_integers(operand.geometry.sizes));
+    };
+    detail::for_each_operand(one, count);
+    detail::for_each_result(one, count);
+    return flops_of(one) >= compute_bound_from * bytes || (any && bytes <= cached_bytes);
   }
 
   /// 0-dimensional tensors do not determine the dtype of a result.
   static bool is_beside(const Operand& operand) { return operand.geometry.sizes.empty(); }
-  /// True if the value was computed in lower precision, not only cast to it.
-  bool is_low(const Operand& operand) const {
-    return is_fp32(operand) && is_known(operand.value) && low_[operand.value] != no_value;
+  /// True if the value exists in the new dtype: if autocast lowers, only if it was computed in it, not cast to it.
+  bool is_changed(const Operand& operand) const {
+    return has_type(operand, from_) && is_known(operand.value) && changed_[operand.value] != no_value;
   }
-  bool is_known(ValueId value) const { return value < static_cast<ValueId>(low_.size()); }
+  bool is_known(ValueId value) const { return value < static_cast<ValueId>(changed_.size()); }
 
   static bool is_written(const Instruction& one, ValueId value) {
     return std::any_of(one.updates.begin(), one.updates.end(),
@@ -223,14 +297,16 @@ class Rewriting {
 
   /// True if the result fills a buffer of its own.
   bool can_change(const Instruction& one, const Operand& result) const {
-    bool own = is_fp32(result) && !is_written(one, result.value) &&
-               detail::covers(result.geometry, program_.values[result.value].nbytes);
+    bool own = has_type(result, from_) && !is_written(one, result.value) && is_whole(result);
     detail::for_each_operand(one, [&](const Operand& operand) { own = own && operand.value != result.value; });
     return own;
   }
+  bool is_whole(const Operand& operand) const {
+    return detail::covers(operand.geometry, program_.values[operand.value].nbytes);
+  }
 
-  Geometry in_low(Geometry geometry) const {
-    geometry.dtype = c10::scalarTypeToTypeMeta(dtype_);
+  Geometry changed(Geometry geometry) const {
+    geometry.dtype = c10::scalarTypeToTypeMeta(to_);
     return geometry;
   }
 
@@ -241,39 +317,49 @@ class Rewriting {
     return (dispatch_state.grad && !dispatch_state.backward) || dispatch_state.inference;
   }
 
-  void lower_result(Instruction::Result& result, bool of_layer, std::vector<ValueId>& needed) {
+  void change_result(Instruction::Result& result, bool of_layer, std::vector<ValueId>& needed) {
     for (Operand& operand : result.operands) {
       if (operand.value == no_value) continue;
-      const ValueId wide = operand.value;
-      operand.geometry = in_low(operand.geometry);
-      operand.value = low_[wide] = detail::add_value(program_, operand.geometry, operand.geometry.reach());
-      missing_[wide] = true;
-      of_layer_[wide] = of_layer;
-      if (is_output_[wide]) needed.push_back(wide);
+      const ValueId old = operand.value;
+      operand.geometry = changed(operand.geometry);
+      operand.value = changed_[old] = detail::add_value(program_, operand.geometry, operand.geometry.reach());
+      missing_[old] = true;
+      of_layer_[old] = of_layer;
+      if (is_output_[old]) needed.push_back(old);
     }
   }
 
-  /// Casts a value that was computed in lower precision back to fp32 for its first reader.
-  void widen(ValueId value, const Instruction& reader) {
-    if (value == no_value || !missing_[value]) return;
-    missing_[value] = false;
-    const Geometry& wide = program_.values[value].geometry;
-    cast({low_[value], in_low(wide)}, {value, wide}, reader);
+  /// Some operators also have the dtype of their result as an argument.
+  void change_named_type(Instruction& one) const {
+    const std::string_view name = one.op->name;
+    if (name != "aten::sum.dim_IntList" && name != "aten::mean.dim" && name != "aten::_softmax_backward_data") {
+      if (name != "aten::sum" && name != "aten::mean") return;
+    }
+    c10::IValue& type = one.arguments[name == "aten::sum" || name == "aten::mean" ? 1 : 3].constant;
+    if (type.isInt()) type = to_;
   }
 
-  void lower(Operand& operand, const Lowered& rule, const Instruction& reader) {
-    if (!is_fp32(operand) || (rule.decides && is_beside(operand))) return widen(operand.value, reader);
-    if (is_low(operand)) {
-      operand = {low_[operand.value], in_low(operand.geometry)};
+  /// Casts a value that was computed in the new dtype back for its first reader.
+  void restore(ValueId value, const Instruction& reader) {
+    if (value == no_value || !is_known(value) || !missing_[value]) return;
+    missing_[value] = false;
+    const Geometry old = program_.values[value].geometry;
+    cast({changed_[value], changed(old)}, {value, old}, reader);
+  }
+
+  void change(Operand& operand, const Change& rule, const Instruction& reader) {
+    if (!has_type(operand, from_) || (rule.decides && is_beside(operand))) return restore(operand.value, reader);
+    if (is_changed(operand)) {
+      operand = {changed_[operand.value], changed(operand.geometry)};
       return;
     }
     const Geometry source = source_of(operand);
     const bool dense = is_dense(source);
-    Geometry target = in_low(dense ? source : detail::row_major(source));
+    Geometry target = changed(dense ? source : detail::row_major(source));
     target.offset = 0;
     const ValueId copy = cast_of({operand.value, source}, target, dense, reader);
     if (dense) {
-      target = in_low(operand.geometry);
+      target = changed(operand.geometry);
       target.offset -= source.offset;
     }
     operand = {copy, target};
@@ -283,9 +369,9 @@ class Rewriting {
   ///          of it would not be needed.
   Geometry source_of(const Operand& operand) const {
     const auto& facts = program_.values[operand.value];
-    size_t read = sizeof(float);
+    size_t read = operand.geometry.dtype.itemsize();
     for (const int64_t size : operand.geometry.sizes) read *= static_cast<size_t>(size);
-    const bool whole = is_fp32({operand.value, facts.geometry}) && detail::covers(facts.geometry, facts.nbytes);
+    const bool whole = has_type({operand.value, facts.geometry}, from_) && detail::covers(facts.geometry, facts.nbytes);
     return whole && facts.nbytes <= 4 * read ? facts.geometry : operand.geometry;
   }
 
@@ -298,6 +384,35 @@ class Rewriting {
       cast(from, {known->second, target}, reader);
     }
     return known->second;
+  }
+
+  static bool is_cast(const Instruction& one) {
+    return one.op && !one.kernel && one.op->name == "aten::_to_copy" && one.updates.empty() &&
+           one.arguments[0].operands.size() == 1 && one.results.size() == 1;
+  }
+
+  /// Keeps a cast of the recorded code. If only matmuls and the like read what it narrows, as under autocast, they read
+  /// its source in fp32. All other readers see the rounded values. What it widens is not rounded before.
+  void take_cast(Instruction& one) {
+    Operand& source = one.arguments[0].operands[0];
+    const Operand& result = one.results[0].operands[0];
+    if (has_type(result, from_) && has_type(source, to_) && is_factor_[result.value] && is_whole(source) &&
+        is_whole(result) && source.geometry.strides == result.geometry.strides) {
+      changed_[result.value] = source.value;
+      copies_.emplace_back(source.value, result.value);
+    } else if (has_type(result, to_) && is_changed(source)) {
+      source = {changed_[source.value], changed(source.geometry)};
+    } else {
+      restore(source.value, one);
+    }
+    made_.push_back(std::move(one));
+  }
+
+  /// After its source is overwritten, what was narrowed from it exists in the old dtype only.
+  void forget_copies_of(ValueId source) {
+    for (const auto& [from, copy] : copies_) {
+      if (from == source) changed_[copy] = no_value;
+    }
   }
 
   /// Appends the cast to the program so far. It runs in the reader's state, in which autograd would cast.
@@ -314,15 +429,25 @@ class Rewriting {
   }
 
   Program& program_;
-  const c10::ScalarType dtype_;
-  std::vector<ValueId> low_;    ///< for each value that was fp32: the value that replaces it
-  std::vector<bool> of_layer_;  ///< of these: results of layers, not gradients
-  std::vector<bool> missing_;   ///< exists only in lower precision so far
-  std::vector<bool> is_output_;
+  const c10::ScalarType from_, to_;
+  const bool widening_;
+  std::vector<ValueId> changed_;  ///< for each value of the old dtype: the value in the new one
+  std::vector<bool> of_layer_;    ///< of these: results of layers, not gradients
+  std::vector<bool> missing_;     ///< exists only in the new dtype so far
+  std::vector<bool> is_output_, is_factor_;
+  std::vector<std::pair<ValueId, ValueId>> copies_;  ///< sources of recorded casts to the old dtype, and their results
   std::unordered_map<std::string, ValueId> casts_;
   std::vector<Instruction> made_;
   int64_t fired_ = 0;
 };
+
+void check_low(const char* pass, c10::ScalarType dtype) {
+  TORCH_CHECK_VALUE(dtype == c10::kBFloat16 || dtype == c10::kHalf, pass, ": got ", dtype, ", expected bf16 or half.");
+}
+
+const char* name_of(c10::ScalarType dtype) {
+  return dtype == c10::kHalf ? "half" : "bf16";
+}
 
 bool runs_under_autocast(const Program& program) {
   constexpr c10::DispatchKeySet key(c10::DispatchKey::AutocastCPU);
@@ -334,15 +459,24 @@ bool runs_under_autocast(const Program& program) {
 }  // namespace
 
 Pass autocast_pass(c10::ScalarType dtype) {
-  TORCH_CHECK_VALUE(dtype == c10::kBFloat16 || dtype == c10::kHalf, "autocast_pass: got ", dtype,
-                    ", expected bf16 or half.");
+  check_low("autocast_pass", dtype);
   return {.name = "autocast",
-          .what = c10::str("runs matmuls, convolutions and the operators after them in ",
-                           dtype == c10::kHalf ? "half" : "bf16"),
+          .what = c10::str("runs matmuls, convolutions and the operators after them in ", name_of(dtype)),
           .tolerance = dtype == c10::kHalf ? 1e-3 : 8e-3,
           .run = [dtype](Program& program, const PassOptions&) -> int64_t {
-            return runs_under_autocast(program) ? 0 : Rewriting(program, dtype).run();
+            return runs_under_autocast(program) ? 0 : Rewriting(program, c10::kFloat, dtype).run();
           }};
+}
+
+Pass widening_pass(c10::ScalarType dtype) {
+  check_low("widening_pass", dtype);
+  return {
+      .name = "widening",
+      .what = c10::str("runs matmuls, convolutions and the operators after them in fp32 instead of ", name_of(dtype)),
+      .tolerance = dtype == c10::kHalf ? 1e-3 : 8e-3,
+      .run = [dtype](Program& program, const PassOptions&) -> int64_t {
+        return Rewriting(program, dtype, c10::kFloat).run();
+      }};
 }
 
 }  // namespace bellows::graph

@@ -23,4 +23,18 @@ namespace bellows::graph {
 /// Ref:      aten/src/ATen/autocast_mode.cpp, AutocastCPU; Micikevicius et al., Mixed precision training, ICLR 2018
 Pass autocast_pass(c10::ScalarType dtype);
 
+/// Creates a pass that runs operators in fp32 that the recorded code runs in `dtype`, for processors that compute fp32
+/// faster. Matrix multiplications, convolutions and attention change if computing takes longer than reading the
+/// operands, which are twice as large in fp32. The operators that follow them change, too. Values between such
+/// operators stay in fp32, and are not rounded. Casts from fp32 whose results only such operators read, as those of
+/// autocast, are left out. All other casts round. Values that outlive the program keep their dtype.
+///
+/// The pass reports one change for each matrix multiplication, convolution and attention operator, and one for each of
+/// their gradients.
+/// Params:   dtype – bf16 or half
+/// Numerics: at least as accurate as in `dtype`, because fewer values are rounded
+/// Cost:     values between the operators take twice the memory
+/// Throws:   c10::ValueError if `dtype` is neither bf16 nor half
+Pass widening_pass(c10::ScalarType dtype);
+
 }  // namespace bellows::graph
