@@ -1,6 +1,7 @@
 // Compiled functions of quantized models: int8 primitives against the reference operators.
 #include <cmath>
 
+#include "bellows/compile.h"
 #include "bellows/quant/operators.h"
 #include "bellows/quant/quantize.h"
 #include "tests/compile/onednn_support.h"

@@ -179,6 +179,10 @@ bool Layouts::replace(int at) {
       {"aten::native_batch_norm", &Layouts::batch_norm},
       {"aten::_native_batch_norm_legit_no_training", &Layouts::batch_norm},
       {"aten::native_batch_norm_backward", &Layouts::batch_norm_backward},
+      {"aten::native_group_norm", &Layouts::sample_norm},
+      {"aten::native_group_norm_backward", &Layouts::sample_norm},
+      {"bellows::instance_norm", &Layouts::sample_norm},
+      {"bellows::instance_norm_backward", &Layouts::sample_norm},
       {"aten::threshold_backward", &Layouts::relu_backward},
       {"aten::max_pool2d_with_indices", &Layouts::max_pool},
       {"aten::max_pool2d_with_indices_backward", &Layouts::max_pool_backward},
@@ -234,14 +238,21 @@ bool Layouts::whole(const Operand& operand) const {
   return operand.geometry.offset == 0 && bytes_of(operand.geometry) == program_.values[operand.value].nbytes;
 }
 
-/// True if the result may move to another buffer: it is the only result, covers its buffer, and does not belong to the
-/// caller.
+/// True if the results may move to other buffers: they are images of equal sizes that cover their buffers, and do not
+/// belong to the caller.
 bool Layouts::owned(const Instruction& one) const {
-  if (one.results.size() != 1 || one.results[0].list || !is_image(one.results[0].operands[0])) return false;
-  const Operand& result = one.results[0].operands[0];
-  return whole(result) && !of_caller_[result.value] &&
-         std::all_of(one.updates.begin(), one.updates.end(),
-                     [&](const auto& update) { return update.after == result.value; });
+  const auto is_own = [&](const Instruction::Result& made) {
+    if (made.list || !is_image(made.operands[0])) return false;
+    const Operand& result = made.operands[0];
+    return whole(result) && !of_caller_[result.value] &&
+           result.geometry.sizes == one.results[0].operands[0].geometry.sizes;
+  };
+  const auto is_of_result = [&](const Instruction::Update& update) {
+    return std::any_of(one.results.begin(), one.results.end(),
+                       [&](const auto& made) { return update.after == made.operands[0].value; });
+  };
+  return !one.results.empty() && std::all_of(one.results.begin(), one.results.end(), is_own) &&
+         std::all_of(one.updates.begin(), one.updates.end(), is_of_result);
 }
 
 Operand Layouts::channels_last_of(const Operand& operand) {
@@ -398,9 +409,9 @@ bool Layouts::waits(const Operand& operand) const {
          (found->second.plain == operand.geometry || part_of_twin(operand));
 }
 
-/// True if libtorch's operator returns a result of the expected memory order, as far as this can be determined without
+/// True if libtorch's operator returns results of the expected memory order, as far as this can be determined without
 /// data.
-bool Layouts::keeps_image_order(const Instruction& one, const Operand& result) const {
+bool Layouts::keeps_image_order(const Instruction& one) const {
   const at::AutoDispatchBelowADInplaceOrView below;
   const c10::impl::ExcludeDispatchKeyGuard untapped(
       c10::DispatchKeySet{c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
@@ -429,18 +440,27 @@ bool Layouts::keeps_image_order(const Instruction& one, const Operand& result) c
   } catch (const c10::Error&) {
     return true;  // unknown; if the order differs, the program runner copies the result
   }
-  return stack.size() == 1 && stack[0].isTensor() &&
-         stack[0].toTensor().strides() == at::IntArrayRef(result.geometry.strides);
+  bool keeps = stack.size() == one.results.size();
+  for (size_t i = 0; keeps && i < stack.size(); ++i) {
+    keeps = stack[i].isTensor() &&
+            stack[i].toTensor().strides() == at::IntArrayRef(one.results[i].operands[0].geometry.strides);
+  }
+  return keeps;
 }
 
 /// Lets an operator work in oneDNN's order. This is possible for pointwise operators if all images have the same order,
 /// and for operators whose libtorch kernels keep the order.
 bool Layouts::follow(int at) {
-  static const std::unordered_set<std::string> keep_order{
-      "aten::cat", "aten::upsample_bilinear2d", "aten::upsample_bilinear2d_backward", "aten::upsample_nearest2d",
-      "aten::upsample_nearest2d_backward"};
+  static const std::unordered_set<std::string> keep_order{"aten::cat",
+                                                          "aten::upsample_bilinear2d",
+                                                          "aten::upsample_bilinear2d_backward",
+                                                          "aten::upsample_nearest2d",
+                                                          "aten::upsample_nearest2d_backward",
+                                                          "aten::reflection_pad2d",
+                                                          "aten::reflection_pad2d_backward"};
   const Instruction& one = program_.instructions[at];
-  if (!one.op->writes.empty() || !owned(one)) return false;
+  if (!one.op->writes.empty()) return false;
+  if (!owned(one)) return reduce_twins(at);
   const Operand& result = one.results[0].operands[0];
   const bool any_size = keep_order.contains(one.op->name);
   const auto takes_part = [&](const Operand& operand) {
@@ -463,13 +483,70 @@ bool Layouts::follow(int at) {
     const auto part = image && !is_image(before) ? part_of_twin(before) : std::nullopt;
     if (image) now.geometry = part ? part->geometry : channels_last_geometry(before.geometry);
   });
-  changed.results[0].operands[0].geometry = channels_last_geometry(result.geometry);
-  if (!keeps_image_order(changed, changed.results[0].operands[0])) return false;
+  for (auto& made : changed.results) made.operands[0].geometry = channels_last_geometry(made.operands[0].geometry);
+  if (!keeps_image_order(changed)) return false;
   for_images([&](const Operand& before, Operand& now, bool image) {
     if (!image) return need_plain(before.value);
     now = is_image(before) ? channels_last_of(before) : *part_of_twin(before);
   });
+  for (size_t i = 0; i < one.results.size(); ++i)
+    changed.results[i].operands[0] = made_channels_last(one.results[i].operands[0]);
+  made_.push_back(std::move(changed));
+  ++report_.followed;
+  return true;
+}
+
+/// Lets group norm, instance norm, or their gradients, read and make images in oneDNN's order.
+bool Layouts::sample_norm(int at) {
+  const Instruction& one = program_.instructions[at];
+  const Operand& result = one.results[0].operands[0];
+  const auto image = [&](const Operand& operand) {
+    return is_image(operand) && operand.geometry.sizes == result.geometry.sizes;
+  };
+  const bool asked = any_operand(one, [&](const Operand& operand) { return image(operand) && waits(operand); });
+  if (!asked || !is_image(result) || !whole(result) || of_caller_[result.value] || !one.updates.empty()) return false;
+  Instruction changed = one;
+  for (auto& argument : changed.arguments) {
+    for (Operand& operand : argument.operands) {
+      if (image(operand)) {
+        operand = channels_last_of(operand);
+      } else {
+        need_plain(operand.value);
+      }
+    }
+  }
   changed.results[0].operands[0] = made_channels_last(result);
+  made_.push_back(std::move(changed));
+  ++report_.followed;
+  return true;
+}
+
+/// Lets a reduction read the twins of images, if its results do not depend on their order.
+bool Layouts::reduce_twins(int at) {
+  const Instruction& one = program_.instructions[at];
+  const auto waiting = [&](const Operand& operand) { return is_image(operand) && waits(operand); };
+  if (!one.updates.empty() || !any_operand(one, waiting)) return false;
+  for (const auto& made : one.results) {
+    if (made.list || made.operands[0].value < 0) return false;
+  }
+  Instruction changed = one;
+  for (auto& argument : changed.arguments) {
+    for (Operand& operand : argument.operands) {
+      if (waiting(operand)) operand.geometry = channels_last_geometry(operand.geometry);
+    }
+  }
+  const auto expression = graph::expression_of(changed);
+  if (!expression || !expression->has_reductions()) return false;
+  for (size_t i = 0; i < one.arguments.size(); ++i) {
+    for (size_t j = 0; j < one.arguments[i].operands.size(); ++j) {
+      const Operand& before = one.arguments[i].operands[j];
+      if (waiting(before)) {
+        changed.arguments[i].operands[j] = channels_last_of(before);
+      } else {
+        need_plain(before.value);
+      }
+    }
+  }
   made_.push_back(std::move(changed));
   ++report_.followed;
   return true;

@@ -45,6 +45,8 @@ class Layouts {
   bool linear(int at);
   bool batched_product(int at);
   bool follow(int at);
+  bool reduce_twins(int at);
+  bool sample_norm(int at);
   void keep(int at);
   void drop_unread_constants();
 
@@ -85,7 +87,7 @@ class Layouts {
   int widening_of(const Operand& gradient) const;
   bool weight_gradient(const Instruction& one, Convolution shape);
   Operand fold(const Epilogue& epilogue, const Convolution& shape, const Operand& bias, Operand& factor);
-  bool keeps_image_order(const Instruction& one, const Operand& result) const;
+  bool keeps_image_order(const Instruction& one) const;
   bool waits(const Operand& operand) const;
   bool may_wait(int at) const;
   void join(ValueId value);

@@ -134,11 +134,15 @@ Ref Maker::raw(int argument, Loops loops) {
     bad = true;
     return value(0);
   }
+  return raw_as(argument, one->geometry, loops);
+}
+
+Ref Maker::raw_as(int argument, const Geometry& seen, Loops loops) {
   return add({.function = Function::load,
-              .type = one->geometry.dtype.toScalarType(),
+              .type = seen.dtype.toScalarType(),
               .index = first_operand(argument),
-              .strides = strides(one->geometry, loops),
-              .offset = one->geometry.offset});
+              .strides = strides(seen, loops),
+              .offset = seen.offset});
 }
 
 Ref Maker::raw_item(int argument, size_t item) {
@@ -229,8 +233,11 @@ void Maker::store(size_t which, Ref term, Loops loops) {
 }
 
 void Maker::store_part(size_t which, const Geometry& part, Ref term) {
-  const Operand place{result(which).value, part};
-  keep(static_cast<int>(which), false, place, term, last_loops(part));
+  store_part(which, part, term, last_loops(part));
+}
+
+void Maker::store_part(size_t which, const Geometry& part, Ref term, Loops loops) {
+  keep(static_cast<int>(which), false, {result(which).value, part}, term, loops);
 }
 
 void Maker::update(int argument, Ref term, Loops loops) {

@@ -44,6 +44,8 @@ class Maker {
   Ref raw(int argument);
   /// Like raw(argument), but with the tensor's dims along the given loops.
   Ref raw(int argument, Loops loops);
+  /// Like raw(argument, loops), but with another view of the tensor's memory.
+  Ref raw_as(int argument, const Geometry& seen, Loops loops);
   /// Loads one tensor of a list. All loops are dims of the tensor.
   Ref raw_item(int argument, size_t item);
   /// Like raw(), but cast to the type of the computation.
@@ -61,8 +63,10 @@ class Maker {
   /// Stores a result whose dims are the given loops. Does nothing if the result is undefined or empty.
   void store(size_t result, Ref term, Loops loops);
   void store(size_t result, Ref term);
-  /// Stores a part of a result. All loops are dims of the part.
+  /// Stores a part of a result, or another view of it. All loops are dims of the part.
   void store_part(size_t result, const Geometry& part, Ref term);
+  /// Like above, but the part's dims are the given loops.
+  void store_part(size_t result, const Geometry& part, Ref term, Loops loops);
   /// Stores the new content of an argument's tensor. Does nothing if the instruction does not update this tensor.
   void update(int argument, Ref term, Loops loops);
 

@@ -218,6 +218,11 @@ Ref leaky_relu_backward(Maker& m) {
   const Ref grad = m.in(0);
   return where(call(F::gt, m.in(1), 0), grad, grad * m.number(2));
 }
+/// The weight has one value, or one per channel.
+Ref prelu(Maker& m) {
+  const Ref x = m.in(0);
+  return where(call(F::gt, x, 0), x, m.in(1) * x);
+}
 Ref elu(Maker& m) {
   const Ref x = m.in(0), below = call(F::expm1, x * m.number(3)) * (m.number(1) * m.number(2));
   return where(call(F::le, x, 0), below, x * m.number(2));
@@ -365,6 +370,7 @@ constexpr NamedFormula named_formulas[] = {
     {"aten::gelu_backward", gelu_backward},
     {"aten::leaky_relu", leaky_relu},
     {"aten::leaky_relu_backward", leaky_relu_backward},
+    {"aten::_prelu_kernel", prelu},
     {"aten::elu", elu},
     {"aten::elu_backward", elu_backward},
     {"aten::softplus", softplus},
@@ -406,6 +412,16 @@ bool write_pointwise(Maker& maker, std::string_view name) {
   else if (!for_integers(name))
     return false;
   maker.store(0, formula(maker));
+  return true;
+}
+
+/// Writes the gradients of prelu. That of the weight has the sizes of the input; another operator adds it up.
+bool write_prelu_backward(Maker& m, std::string_view name) {
+  if (name != "aten::_prelu_kernel_backward" || !m.has(0) || !m.has(1) || !m.has(2)) return false;
+  m.set_loops(m.operand(1)->geometry);
+  const Ref grad = m.in(0), x = m.in(1), above = call(F::gt, x, 0);
+  m.store(0, where(above, grad, m.in(2) * grad));
+  m.store(1, where(above, zero_of(grad), x * grad));
   return true;
 }
 
@@ -683,6 +699,117 @@ void batch_norm_backward(Maker& m) {
   m.store(2, total, channel_loops);
 }
 
+constexpr int sample_channel_loops[] = {0, 1};
+
+void instance_norm(Maker& m) {
+  const size_t rank = m.expression.loops.size();
+  const Ref x = m.in(0);
+  const Moments found = moments_over(m, x, range(2, rank));
+  const Ref scale = call(F::rsqrt, found.variance + m.number(3));
+  Ref y = (x - found.mean) * scale;
+  if (m.has(1)) y = y * m.in(1, sample_channel_loops);
+  if (m.has(2)) y = y + m.in(2, sample_channel_loops);
+  m.store(0, y, loop_range(0, rank));
+  m.store(1, found.mean, sample_channel_loops);
+  m.store(2, scale, sample_channel_loops);
+}
+
+void instance_norm_backward(Maker& m) {
+  const size_t rank = m.expression.loops.size();
+  const uint64_t dims = range(2, rank);
+  const Ref grad = m.in(0), scale = m.in(4, sample_channel_loops);
+  const Ref normal = (m.in(1) - m.in(3, sample_channel_loops)) * scale;
+  const Ref total = m.reduce(F::sum, grad, dims), along = m.reduce(F::sum, grad * normal, dims);
+  const Ref factor = m.has(2) ? scale * m.in(2, sample_channel_loops) : scale;
+  m.store(0, factor * (grad - (total + normal * along) / m.places(dims)), loop_range(0, rank));
+  m.store(1, along, sample_channel_loops);
+  m.store(2, total, sample_channel_loops);
+}
+
+/// The same memory with one dim split into groups of equal sizes.
+Geometry in_groups(const Geometry& geometry, size_t dim, int64_t groups) {
+  Geometry made = geometry;
+  const int64_t size = geometry.sizes[dim] / groups, stride = geometry.strides[dim];
+  made.sizes[dim] = size;
+  made.sizes.insert(made.sizes.begin() + static_cast<std::ptrdiff_t>(dim), groups);
+  made.strides.insert(made.strides.begin() + static_cast<std::ptrdiff_t>(dim), size * stride);
+  return made;
+}
+
+/// Loops over samples, groups, the channels of a group, and places.
+class GroupNorm {
+ public:
+  /// Params: image, weight, groups – arguments
+  GroupNorm(Maker& m, int image, int weight, int groups) : m_(m), weight_(weight) {
+    const c10::IValue& count = m.constant(groups);
+    const Geometry& geometry = m.operand(image)->geometry;
+    if (!count.isInt() || geometry.sizes.size() < 2 || geometry.sizes[1] % count.toInt() != 0) {
+      m.bad = true;
+      return;
+    }
+    groups_ = count.toInt();
+    m.set_loops(in_groups(geometry, 1, groups_));
+    rank_ = m.expression.loops.size();
+  }
+
+  void forward() {
+    const Ref x = image(0);
+    const Moments found = moments_over(m_, x, range(2, rank_));
+    const Ref scale = call(F::rsqrt, found.variance + m_.number(7));
+    Ref y = (x - found.mean) * scale;
+    if (m_.has(weight_)) y = y * of_channels(weight_);
+    if (m_.has(2)) y = y + of_channels(2);
+    put_image(y);
+    m_.store(1, found.mean, sample_channel_loops);
+    m_.store(2, scale, sample_channel_loops);
+  }
+
+  void backward() {
+    const Ref grad = image(0), scale = m_.in(3, sample_channel_loops);
+    const Ref normal = (image(1) - m_.in(2, sample_channel_loops)) * scale;
+    const Ref weighed = m_.has(weight_) ? grad * of_channels(weight_) : grad;
+    const uint64_t group = range(2, rank_), channel = range(0, rank_) & ~range(1, 3);
+    const Ref total = m_.reduce(F::sum, weighed, group), along = m_.reduce(F::sum, weighed * normal, group);
+    put_image(scale * (weighed - (total + normal * along) / m_.places(group)));
+    put_channels(1, m_.reduce(F::sum, grad * normal, channel));
+    put_channels(2, m_.reduce(F::sum, grad, channel));
+  }
+
+ private:
+  static constexpr int channel_loops_[] = {1, 2};
+
+  Ref image(int argument) {
+    const Geometry seen = in_groups(m_.operand(argument)->geometry, 1, groups_);
+    return m_.cast(m_.raw_as(argument, seen, loop_range(0, rank_)), m_.type);
+  }
+  Ref of_channels(int argument) {
+    const Geometry seen = in_groups(m_.operand(argument)->geometry, 0, groups_);
+    return m_.cast(m_.raw_as(argument, seen, channel_loops_), m_.type);
+  }
+  void put_image(Ref term) {
+    if (m_.result(0).value != no_value) m_.store_part(0, in_groups(m_.result(0).geometry, 1, groups_), term);
+  }
+  void put_channels(size_t result, Ref term) {
+    if (m_.result(result).value == no_value) return;
+    m_.store_part(result, in_groups(m_.result(result).geometry, 0, groups_), term, channel_loops_);
+  }
+
+  Maker& m_;
+  const int weight_;
+  int64_t groups_ = 1;
+  size_t rank_ = 0;
+};
+
+void group_norm(Maker& m) {
+  GroupNorm norm(m, 0, 1, 6);
+  if (!m.bad) norm.forward();
+}
+
+void group_norm_backward(Maker& m) {
+  GroupNorm norm(m, 1, 4, 8);
+  if (!m.bad) norm.backward();
+}
+
 bool write_normalization(Maker& m, std::string_view name) {
   static const std::unordered_map<std::string_view, void (*)(Maker&)> known{
       {"aten::native_layer_norm", layer_norm},
@@ -691,6 +818,10 @@ bool write_normalization(Maker& m, std::string_view name) {
       {"aten::native_batch_norm", batch_norm},
       {"aten::_native_batch_norm_legit_no_training", batch_norm_without_training},
       {"aten::native_batch_norm_backward", batch_norm_backward},
+      {"aten::native_group_norm", group_norm},
+      {"aten::native_group_norm_backward", group_norm_backward},
+      {"bellows::instance_norm", instance_norm},
+      {"bellows::instance_norm_backward", instance_norm_backward},
   };
   const auto found = known.find(name);
   if (found == known.end() || !m.has(0)) return false;
@@ -718,8 +849,9 @@ std::optional<Expression> expression_of(const Instruction& instruction) {
   }
   const std::string name = detail::without_underscore(*instruction.op);
   detail::Maker maker(instruction);
-  if (!detail::write_pointwise(maker, name) && !detail::write_reduction(maker, name) &&
-      !detail::write_normalization(maker, name) && !detail::write_concatenation(maker, name))
+  if (!detail::write_pointwise(maker, name) && !detail::write_prelu_backward(maker, name) &&
+      !detail::write_reduction(maker, name) && !detail::write_normalization(maker, name) &&
+      !detail::write_concatenation(maker, name))
     return std::nullopt;
   if (maker.bad || maker.expression.stores.empty()) return std::nullopt;
   for (const int64_t places : maker.expression.loops) {

@@ -99,6 +99,8 @@ const std::vector<Pass>& passes() {
       {"composites", "replaces composite operators by the operators that they call", 0, say_composites},
       {"versions", "allocates a new buffer for intermediates that are overwritten completely", 0, renew_values},
       {"evaluation", "replaces batch norm in evaluation by an operator that writes nothing", 0, say_evaluations},
+      {"instance norm", "replaces the batch norms of instance norm by an operator that sees the samples", 0,
+       say_instance_norms},
       {"constants", "computes operators that depend only on constants once, in advance", 0, fold_constants},
       {"casts", "casts a value once for all views of it", 0, merge_casts},
       {"common", "merges identical computations", 0, merge_common},

@@ -13,6 +13,7 @@ int64_t fold_constants(Program& program, const PassOptions& options);
 int64_t simplify_algebra(Program& program, const PassOptions& options);
 int64_t merge_casts(Program& program, const PassOptions& options);
 int64_t say_evaluations(Program& program, const PassOptions& options);
+int64_t say_instance_norms(Program& program, const PassOptions& options);
 int64_t fold_batch_norm(Program& program, const PassOptions& options);
 int64_t fuse_attention(Program& program, const PassOptions& options);
 int64_t join_linears(Program& program, const PassOptions& options);
