@@ -44,12 +44,12 @@ Tensors run_one(const BitsCase& one, const Way& way) {
 }
 
 /// Of special values these give other ones. A tap takes libtorch's formula without branches for gradients of products (docs/tap-bits.md).
-/// libtorch's vectors give NaN for gelu(Inf), and for a batch norm whose weight is infinite; ours follow the formula. A pool's gradient goes to
+/// libtorch's vectors give NaN for gelu(Inf), and for a batch norm or group norm whose weight is infinite; ours follow the formula. A pool's gradient goes to
 /// another place of a window with NaN.
 bool differs(const std::string& name) {
   const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
-  return has("prod") || name == "vander" || name == "gelu" || name == "batch_norm" || name == "batch_norm.eval" ||
-         name == "max_pool1d" || name == "max_pool2d";
+  return has("prod") || name == "vander" || name == "gelu" || name == "batch_norm" || name == "group_norm" ||
+         name == "batch_norm.eval" || name == "max_pool1d" || name == "max_pool2d";
 }
 
 /// Those that plain libtorch takes: a few refuse NaN, or gradients in inference mode.
