@@ -11,6 +11,7 @@
 #include "bellows/amp/policy.h"
 #include "bellows/compile/compile.h"
 #include "bellows/core/grad_mode.h"
+#include "bellows/core/weight_bytes.h"
 #include "bellows/data/dataset.h"
 #include "bellows/data/select/subset.h"
 #include "bellows/io/tensors/safetensors.h"
@@ -45,18 +46,12 @@ struct Form {
   Deployed (*deploy)(const Model& model, const at::Tensor& calibration);
 };
 
-int64_t bytes_of(const Model& model) {
-  int64_t bytes = 0;
-  for (const auto& [name, tensor] : model.state_dict()) bytes += static_cast<int64_t>(tensor.nbytes());
-  return bytes;
-}
-
 Deployed as_trained(const Model& model, const at::Tensor&) {
-  return {[model](const at::Tensor& x) { return model.forward(x); }, bytes_of(model)};
+  return {[model](const at::Tensor& x) { return model.forward(x); }, weight_bytes(model)};
 }
 
 Deployed compiled(const Model& model, const at::Tensor&) {
-  return {compile([model](const at::Tensor& x) { return model.forward(x); }, {.frozen = model}), bytes_of(model)};
+  return {compile([model](const at::Tensor& x) { return model.forward(x); }, {.frozen = model}), weight_bytes(model)};
 }
 
 Deployed in_bf16(const Model& model, const at::Tensor&) {
@@ -70,7 +65,7 @@ Deployed in_bf16(const Model& model, const at::Tensor&) {
 
 Deployed in_int8(const Model& model, const at::Tensor& calibration) {
   const Model int8 = quant::quantize(model, {}, std::vector<std::vector<at::Tensor>>{{calibration}}).model;
-  return {compile([int8](const at::Tensor& x) { return int8.forward(x); }, {.frozen = int8}), bytes_of(int8)};
+  return {compile([int8](const at::Tensor& x) { return int8.forward(x); }, {.frozen = int8}), weight_bytes(int8)};
 }
 
 const std::vector<Form> forms = {
