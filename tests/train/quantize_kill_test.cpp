@@ -35,9 +35,13 @@ std::vector<std::string> quantize_arguments(const std::string& run, const std::s
           "--samples", "8",     "--out", file};
 }
 
+/// Whether a file of this folder is being written, or was left by a killed process. The command also creates an empty file
+/// at its start, to check whether the folder is writable.
 bool has_temporary(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().string().find(".tmp-") != std::string::npos) return true;
+    std::error_code removed;
+    const uintmax_t size = entry.path().string().find(".tmp-") == std::string::npos ? 0 : entry.file_size(removed);
+    if (!removed && size > 0) return true;
   }
   return false;
 }
@@ -54,7 +58,7 @@ void wait_for_moment(const fs::path& folder, int kill, std::chrono::microseconds
     std::this_thread::sleep_for(whole * random.uniform());
     return;
   }
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+  const auto end = std::chrono::steady_clock::now() + 3 * whole;
   while (!has_temporary(folder) && std::chrono::steady_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   const double part = random.uniform();
