@@ -284,7 +284,7 @@ int run(const Options& options) {
                         .teacher_epochs = options.quick ? 4 : 12};
   choose_samples(setting, std::stoll(options.extra.at("samples")));
   std::vector<int64_t> widths = {4};
-  if (!options.quick) widths = {2, 4};
+  if (!options.quick) widths = {2, 4, 8};  // the last one has a quarter of the teacher's parameters
   measure(setting, 16, widths, options.quick ? 1 : std::stoll(options.extra.at("seeds")), options.quick, report);
   std::filesystem::remove_all(folder);
   return report.finish();
