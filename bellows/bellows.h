@@ -18,6 +18,7 @@
 #include "bellows/optim.h"
 #include "bellows/parallel.h"
 #include "bellows/plan.h"
+#include "bellows/quant.h"
 #include "bellows/recompute.h"
 #include "bellows/report.h"
 #include "bellows/system.h"

@@ -11,3 +11,4 @@
 #include "bellows/core/registry.h"
 #include "bellows/core/seed.h"
 #include "bellows/core/stats.h"
+#include "bellows/core/weight_bytes.h"

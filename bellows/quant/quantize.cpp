@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "bellows/core/error.h"
+#include "bellows/core/weight_bytes.h"
 #include "bellows/quant/calibration.h"
 #include "bellows/quant/comparison.h"
 #include "bellows/quant/methods/auto_round.h"
@@ -203,12 +204,6 @@ void share_input_parameters(std::vector<QuantizedLayer>& layers) {
   }
 }
 
-int64_t bytes_of(const NamedTensors& tensors) {
-  int64_t bytes = 0;
-  for (const auto& [name, tensor] : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
-  return bytes;
-}
-
 /// The sizes of `sizes`, and everything else of `found`.
 Report merged(Report found, const Report& sizes) {
   std::unordered_map<std::string, int64_t> after;
@@ -234,7 +229,7 @@ void check_result(const Report& report) {
 }  // namespace
 
 Quantized with_layers(const Model& model, std::vector<QuantizedLayer> layers, bool release_weights) {
-  Report report{.bytes_before = bytes_of(model.state_dict())};
+  Report report{.bytes_before = weight_bytes(model)};
   std::unordered_map<std::string, at::Tensor> weights;
   for (const auto& [name, tensor] : model.named_parameters()) weights.emplace(name, tensor);
   const auto made = std::make_shared<QuantizedModel>(model, std::move(layers), release_weights);
@@ -244,7 +239,7 @@ Quantized with_layers(const Model& model, std::vector<QuantizedLayer> layers, bo
         {.name = layer.name, .kind = layer.kind, .bytes_before = before, .bytes_after = layer.bytes()});
   }
   const Model quantized(model.name(), made);
-  report.bytes_after = bytes_of(quantized.state_dict());
+  report.bytes_after = weight_bytes(quantized);
   return {.model = quantized, .original = model, .layers = made->layers(), .report = std::move(report)};
 }
 

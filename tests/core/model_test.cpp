@@ -5,6 +5,7 @@
 
 #include "bellows/core/channels_last.h"
 #include "bellows/core/error.h"
+#include "bellows/core/weight_bytes.h"
 
 namespace bellows {
 
@@ -184,6 +185,20 @@ TEST(Model, LoadStateDictReportsAndRefuses) {
   const LoadReport report = load_state_dict(model, wrong, /*strict=*/false);
   EXPECT_EQ(report.missing, std::vector<std::string>{"fc.weight"});
   EXPECT_TRUE(torch::equal(model.parameters()[0], wrong[0].second));
+}
+
+TEST(Model, WeightBytesCountsSharedTensorsOnce) {
+  const SmallNet net;
+  const Model model = Model::of(net);
+  int64_t expected = 0;
+  for (const auto& [name, tensor] : model.state_dict()) expected += static_cast<int64_t>(tensor.nbytes());
+  EXPECT_EQ(weight_bytes(model), expected);
+  torch::nn::Sequential tied(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
+  tied->ptr(1)->as<torch::nn::Linear>()->weight.set_data(tied->ptr(0)->as<torch::nn::Linear>()->weight);
+  EXPECT_EQ(weight_bytes(Model::of(tied)), 4 * (16 + 4 + 4));
+  const auto meta = std::make_shared<torch::nn::Module>();
+  for (const char* name : {"a", "b"}) meta->register_buffer(name, at::empty({3, 5}, at::kMeta));
+  EXPECT_EQ(weight_bytes(Model("meta", meta, [](const at::Tensor& x) { return x; })), 2 * 4 * 15);
 }
 
 TEST(ChannelsLast, ConvertsConvolutionsOnlyAndKeepsOptimizersWorking) {

@@ -69,7 +69,9 @@ TEST(Replay, FixedMutationsOfSmallTexts) {
   for (const Target& target :
        {Target{"dataset_json", dataset_json}, Target{"subset", subset}, Target{"example_fields", example_fields},
         Target{"http_headers", http_headers}, Target{"checkpoint_index", checkpoint_index},
-        Target{"kernel_bundle", kernel_bundle}, Target{"public_key", public_key}}) {
+        Target{"kernel_bundle", kernel_bundle}, Target{"public_key", public_key}, Target{"quant_config", quant_config},
+        Target{"quant_file", quant_file}, Target{"quant_checkpoint", quant_checkpoint},
+        Target{"teacher_cache", teacher_cache}}) {
     std::vector<io::Bytes> seeds;
     for (const std::string& file : files_in(std::string(BELLOWS_SOURCE_DIR "/tests/fuzz/corpus/") + target.name)) {
       const MappedFile mapped(file);

@@ -50,4 +50,13 @@ void kernel_bundle(io::ByteSpan bytes);
 /// Public keys in PEM format.
 void public_key(io::ByteSpan bytes);
 
+/// The configuration of a quantized checkpoint, which is also written and read again.
+void quant_config(io::ByteSpan bytes);
+/// A file of a quantized model. The model then runs.
+void quant_file(io::ByteSpan bytes);
+/// A configuration, a zero byte, and a safetensors file with a quantized checkpoint. The model then runs.
+void quant_checkpoint(io::ByteSpan bytes);
+/// A file with a teacher's outputs: as it is, and with its checksum mended.
+void teacher_cache(io::ByteSpan bytes);
+
 }  // namespace bellows::fuzz

@@ -4,6 +4,8 @@
 # ```cpp test=NAME      a program, or statements that are wrapped in main; it must exit with 0
 # ```console test=NAME  lines after `$ ` are run by bash, which must succeed; the other lines are for the reader
 # ```sh test=NAME       is run by bash
+# With exit=N after the name, the last command of a console or sh block must fail with status N. Blocks of commands run first, in
+# the order of their names, so C++ programs can read their files.
 # All run in a folder where data/ and examples/ are the project's, with BIN in front of the PATH.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -23,7 +25,7 @@ fi
 cd "$work/run"
 export PATH=$bin:$PATH
 count=0
-for snippet in "$work"/*.cpp "$work"/*.sh; do
+for snippet in "$work"/*.sh "$work"/*.cpp; do
   [[ -e $snippet ]] || continue
   name=$(basename "$snippet")
   echo "--- $name"

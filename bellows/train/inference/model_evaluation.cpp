@@ -9,6 +9,7 @@
 
 #include "bellows/core/progress.h"
 #include "bellows/core/stats.h"
+#include "bellows/core/weight_bytes.h"
 #include "bellows/train/data/data_assembly.h"
 #include "bellows/train/inference/inference_model.h"
 

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <optional>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -162,15 +161,6 @@ TrainedModel load_trained(const Recipe& recipe, const std::string& weights) {
   trained.weights = path;
   if (!path.empty()) load_into(trained, path);
   return trained;
-}
-
-int64_t weight_bytes(const Model& model) {
-  std::unordered_set<const void*> seen;
-  int64_t bytes = 0;
-  for (const auto& [name, tensor] : model.state_dict()) {
-    if (tensor.defined() && seen.insert(tensor.const_data_ptr()).second) bytes += static_cast<int64_t>(tensor.nbytes());
-  }
-  return bytes;
 }
 
 }  // namespace bellows::train

@@ -45,7 +45,4 @@ TrainedModel load_run(const std::string& run);
 ///         message lists the differences). Other exceptions are those of resolve()
 TrainedModel load_trained(const Recipe& recipe, const std::string& weights);
 
-/// Returns the size of a model's parameters and buffers in bytes. Shared tensors are counted once.
-int64_t weight_bytes(const Model& model);
-
 }  // namespace bellows::train
