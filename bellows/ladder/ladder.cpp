@@ -259,6 +259,11 @@ class Climb final : public LadderClimb {
 
 }  // namespace
 
+std::string_view to_string(LadderGoal goal) {
+  static constexpr std::string_view words[] = {"speed", "memory", "inference"};
+  return words[static_cast<size_t>(goal)];
+}
+
 const RungResult& LadderReport::top() const {
   const auto last = std::find_if(rungs.rbegin(), rungs.rend(), [](const RungResult& rung) { return rung.kept(); });
   return last == rungs.rend() ? plain : *last;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bellows/core/registry.h"
@@ -81,6 +82,9 @@ enum class LadderGoal {
   memory,
   inference,  ///< each rung must shorten the forward pass, and the accuracy must hold (inference_ladder.h)
 };
+
+/// Returns "speed", "memory" or "inference".
+std::string_view to_string(LadderGoal goal);
 
 struct LadderOptions {
   // Goal.
