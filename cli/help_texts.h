@@ -34,10 +34,17 @@ With --memory-target, the command predicts the memory of many recipes. It then m
 order of expected speed, starting with the fastest. If you also set --target-accuracy, the chosen recipe must reach this
 accuracy. The exit code is 1 if no recipe fits.
 
+With --inference, the command measures how fast a trained model runs: eager, in inference mode, channels-last, in bf16,
+compiled, and in static int8. It keeps a technique only if the model is faster and the accuracy on held-out data falls
+by at most --max-drop. Without --run and --weights, the model has random weights, and the command compares outputs
+instead of the accuracy. If the recipe has no dataset either, inputs are synthetic.
+
 Examples:
   bellows ladder --data data/digits --target-accuracy 0.97 --html ladder.html
   bellows ladder --data data/digits --model net.pt --memory
   bellows ladder --recipe net.yaml --memory-target 2GB --write-recipe fits.yaml
+  bellows ladder --inference runs/digits --max-drop 0.2 --html inference.html
+  bellows ladder --inference --model bert-base --batch-size 1
 )";
 
 inline constexpr const char* plan_footer =

@@ -47,8 +47,13 @@ struct LadderArguments {
   uint64_t memory_target = 0;    ///< find the fastest recipe with at most this peak in bytes; if 0, do not search
   bool quick = false;            ///< use shorter timed windows and one seed
   bool list = false;             ///< describe the techniques instead of measuring
-  std::string html;              ///< file for the HTML report; if "", there is no report
-  std::string write_recipe;      ///< file for the resulting recipe; if "", the recipe is not written
+  /// Measure techniques for inference. "": no, "-": without a value, otherwise a run folder or a recipe file.
+  std::string inference;
+  std::string run, weights, split;  ///< of a ladder for inference; each is "" if not set
+  int64_t batch_size = 0;           ///< of a ladder for inference; if 0, that of the evaluations of training
+  double max_drop = 0;              ///< largest loss of accuracy in percentage points; if 0, the default of the ladder
+  std::string html;                 ///< file for the HTML report; if "", there is no report
+  std::string write_recipe;         ///< file for the resulting recipe; if "", the recipe is not written
   JsonTarget json;
 };
 

@@ -37,6 +37,10 @@ std::string positive_problem(const std::string& text) {
   return number_problem(text, 1e9, "a number above 0 and at most 10^9");
 }
 
+std::string points_problem(const std::string& text) {
+  return number_problem(text, 100, "a number of points above 0 and at most 100, such as 0.5");
+}
+
 std::string dtype_problem(const std::string& text) {
   return text == "fp32" || text == "bf16" ? "" : "expected fp32 or bf16, got " + text;
 }
@@ -130,6 +134,35 @@ void add_ladder_goal(CLI::App* verb, LadderArguments& arguments) {
            "Find the fastest recipe whose peak memory is at most this size, such as 2GB");
 }
 
+void add_ladder_inference(CLI::App* verb, LadderArguments& arguments) {
+  begin_group(verb, "Inference");
+  verb->add_option(
+          "--inference", arguments.inference,
+          "Measure techniques for inference instead of training. The value is a run folder or a recipe file, like "
+          "--run and --recipe")
+      ->type_name("[RUN|RECIPE]")
+      ->expected(0, 1)
+      ->default_str("-");
+  verb->add_option("--run", arguments.run,
+                   "Run folder that provides the recipe and the newest checkpoint. Cannot be combined with --recipe, "
+                   "--model and --weights")
+      ->type_name("DIR");
+  verb->add_option("--weights", arguments.weights,
+                   "Weights: a safetensors file, a torch.save file or a checkpoint [default: `weights` of the recipe, "
+                   "otherwise random weights]")
+      ->type_name("FILE");
+  verb->add_option("--split", arguments.split, "Split of --data, or of the recipe's dataset [default: test]")
+      ->type_name("NAME");
+  verb->add_option("--batch-size", arguments.batch_size,
+                   "Number of samples per batch [default: as in training, from 16 to 256]")
+      ->type_name("N")
+      ->check(whole_number(1, 1 << 20));
+  verb->add_option("--max-drop", arguments.max_drop,
+                   "Largest loss of accuracy in percentage points, compared with eager [default: 0.5]")
+      ->type_name("POINTS")
+      ->check(CLI::Validator(points_problem, ""));
+}
+
 }  // namespace
 
 CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
@@ -137,6 +170,7 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
       app.add_subcommand("ladder", "Measure the speedup of each technique on your model")->footer(ladder_footer);
   add_job(verb, arguments);
   add_ladder_goal(verb, arguments);
+  add_ladder_inference(verb, arguments);
   begin_group(verb, "Measurement");
   verb->add_option("--eval-every-steps", arguments.eval_every_steps,
                    "Number of steps between evaluations on held-out data [default: automatic]")
@@ -370,10 +404,6 @@ void add_activations(CLI::App* verb, QuantizeArguments& arguments) {
   verb->add_option("--samples", arguments.samples, "Number of training samples for calibration [default: 256]")
       ->type_name("N")
       ->check(whole_number(1, 1 << 20));
-}
-
-std::string points_problem(const std::string& text) {
-  return number_problem(text, 100, "a number of points above 0 and at most 100, such as 0.5");
 }
 
 void add_kept_layers(CLI::App* verb, QuantizeArguments& arguments) {
