@@ -122,6 +122,25 @@ Examples:
   bellows evaluate --recipe runs/digits/recipe.yaml --weights digits-int8.safetensors --compile
 )";
 
+inline constexpr const char* distill_footer =
+    R"(Trains a small model, the student, with the outputs of a trained model, the teacher, and with the targets. The training
+uses the teacher's recipe with another model, unless you pass --recipe. Options and --set change it. At the end, a table
+compares the accuracy, latency and size of both models.
+
+TEACHER is the run folder of `bellows train`. The command saves the teacher's weights as teacher.safetensors in --out.
+`bellows evaluate`, `bellows predict` and `bellows quantize` accept the folder from --out as --run. With --compare, the run
+without the teacher is in the subfolder "alone".
+
+To resume a stopped command, run it again with --resume. The settings are then those of the recipe in --out, so you can
+leave out --student.
+
+Examples:
+  bellows distill runs/resnet --student mlp --out runs/small
+  bellows distill runs/resnet --student mlp --temperature 4 --weight 0.9 --compare --out runs/small
+  bellows distill runs/bert --student small.json --set epochs=10 --set distill_init=every_second --out runs/small
+  bellows distill runs/resnet --out runs/small --resume
+)";
+
 inline constexpr const char* predict_footer =
     R"(Writes one JSON object per input to standard output, in the order of the inputs. FILES are images or folders of
 images for image models, and text files (one text per line), CSV or JSON Lines files for text models. All other models

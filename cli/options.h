@@ -117,6 +117,18 @@ struct QuantizeArguments : TrainedArguments {
   JsonTarget json;
 };
 
+/// Arguments of `bellows distill`.
+struct DistillArguments {
+  std::string teacher;                     ///< run folder
+  std::string student, recipe, data, out;  ///< each is "" if not set
+  std::vector<std::string> set, plugins;
+  double weight = 0, temperature = 0;  ///< if 0, that of the recipe
+  bool compare = false;                ///< also train the student without its teacher
+  bool resume = false;
+  bool accept_changes = false;  ///< resume even though changed settings change the results
+  JsonTarget json;
+};
+
 /// Arguments of `bellows pack`.
 struct PackArguments {
   std::string source, destination;
@@ -194,6 +206,7 @@ int run_select(const SelectArguments& arguments);
 int run_evaluate(const EvaluateArguments& arguments);
 int run_predict(const PredictArguments& arguments);
 int run_quantize(const QuantizeArguments& arguments);
+int run_distill(const DistillArguments& arguments);
 int run_pack(const PackArguments& arguments);
 int run_bench_data(const BenchDataArguments& arguments);
 int run_launch(const LaunchArguments& arguments);

@@ -99,17 +99,22 @@ void add_job(CLI::App* verb, Arguments& arguments) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
-}  // namespace
-
-CLI::App* add_train(CLI::App& app, TrainArguments& arguments) {
-  CLI::App* verb = app.add_subcommand("train", "Train a model from a recipe")->footer(train_footer);
-  add_job(verb, arguments);
+template <class Arguments>
+void add_resuming(CLI::App* verb, Arguments& arguments) {
   begin_group(verb, "Resuming");
   verb->add_flag("--resume", arguments.resume, "Resume from the newest checkpoint in --out");
   verb->add_flag("--accept-changes", arguments.accept_changes,
                  "Resume even if changes in settings, data or machine make the results differ from the original run. "
                  "A different model or optimizer is still an error. If the checkpoint was saved in the middle of an "
                  "epoch, different data, a different seed and a different batch size are errors, too");
+}
+
+}  // namespace
+
+CLI::App* add_train(CLI::App& app, TrainArguments& arguments) {
+  CLI::App* verb = app.add_subcommand("train", "Train a model from a recipe")->footer(train_footer);
+  add_job(verb, arguments);
+  add_resuming(verb, arguments);
   begin_group(verb, "Output");
   verb->add_option("--out", arguments.out,
                    "Save checkpoints, logs and the recipe in this run folder [default: `run_folder` of the recipe]")
@@ -444,6 +449,47 @@ CLI::App* add_quantize(CLI::App& app, QuantizeArguments& arguments) {
   verb->add_option("--out", arguments.out, "Save the quantized model to this safetensors file")->type_name("FILE");
   verb->add_option("--html", arguments.html, "Write a page with a chart of the layers' sensitivity to this file")
       ->type_name("FILE");
+  add_json(verb, arguments.json);
+  return verb;
+}
+
+CLI::App* add_distill(CLI::App& app, DistillArguments& arguments) {
+  CLI::App* verb =
+      app.add_subcommand("distill", "Train a small model to imitate a trained one")->footer(distill_footer);
+  verb->add_option("TEACHER", arguments.teacher, "Run folder of the trained model")->required();
+  begin_group(verb, "Student");
+  verb->add_option("--student", arguments.student,
+                   "Model that learns: a registered name, a TorchScript file or a config.json")
+      ->type_name("NAME|FILE");
+  verb->add_option("--recipe", arguments.recipe,
+                   "Settings of the student's training [default: the recipe of the teacher]")
+      ->type_name("FILE");
+  verb->add_option("--data", arguments.data, "Dataset of the student's training [default: from the recipe]")
+      ->type_name("PATH");
+  add_plugins(verb, arguments.plugins);
+  verb->add_option("--set", arguments.set, "Set a recipe key of the student's training. You can repeat this option")
+      ->type_name("KEY=VALUE")
+      ->expected(1, 1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  begin_group(verb, "Distillation");
+  verb->add_option(
+          "--weight", arguments.weight,
+          "Weight of the teacher's loss. The loss of the targets has the rest [default: `distill` of the recipe]")
+      ->type_name("SHARE")
+      ->check(CLI::Validator(share_problem, ""));
+  verb->add_option("--temperature", arguments.temperature,
+                   "Divides the logits of both models before they are compared [default: `distill_temperature` of the "
+                   "recipe]")
+      ->type_name("T")
+      ->check(CLI::Validator(positive_problem, ""));
+  verb->add_flag("--compare", arguments.compare,
+                 "Also train the same student without the teacher, to show how much the teacher helps");
+  add_resuming(verb, arguments);
+  begin_group(verb, "Output");
+  verb->add_option("--out", arguments.out, "Save checkpoints, logs and the recipe in this run folder")
+      ->type_name("DIR")
+      ->required();
   add_json(verb, arguments.json);
   return verb;
 }
