@@ -51,7 +51,7 @@ void check_folders(const DistillArguments& arguments) {
   if (fs::equivalent(arguments.teacher, arguments.out, unreadable))
     throw UsageError(c10::str("TEACHER and --out name the same folder, ", arguments.out,
                               ". Choose another folder for the student."));
-  if (!arguments.resume && !checkpoint::list_checkpoints(arguments.out).empty())
+  if (!arguments.resume && exists(arguments.out) && !checkpoint::list_checkpoints(arguments.out).empty())
     throw UsageError(c10::str("--out ", arguments.out,
                               " contains the checkpoints of a run already. Pass --resume to continue it, or choose "
                               "another folder."));
@@ -91,8 +91,10 @@ void save_teacher(const DistillArguments& arguments, Recipe of_teacher, const Re
   io::save_safetensors(recipe.teacher_weights, teacher.model.state_dict());
 }
 
+/// Compiled on the CPU, as in the table of `bellows quantize`.
 ModelColumn column_of(std::string title, const TrainedModel& trained) {
-  ModelColumn column{.title = std::move(title), .evaluation = train::evaluate(trained)};
+  const bool compile = trained.job.device.is_cpu();
+  ModelColumn column{.title = std::move(title), .evaluation = train::evaluate(trained, {.compile = compile})};
   for (const at::Tensor& parameter : trained.model.parameters()) column.parameters += parameter.numel();
   return column;
 }
@@ -112,8 +114,8 @@ std::string points_text(double points) {
 std::string result_text(const std::vector<ModelColumn>& columns) {
   const train::ModelEvaluation& student = columns.back().evaluation;
   std::string text = "\n" + model_table(columns) +
-                     c10::str("Latency: median time of a batch of ", student.batch_size, ".\nData: ", student.data,
-                              ", ", student.evaluation.samples, " samples.\n");
+                     c10::str("Latency: median time of a batch of ", student.batch_size,
+                              ", compiled.\nData: ", student.data, ", ", student.evaluation.samples, " samples.\n");
   if (columns.size() < 3 || !std::isfinite(student.evaluation.accuracy)) return text;
   const double gain = 100 * (student.evaluation.accuracy - columns[1].evaluation.evaluation.accuracy);
   return text + "With the teacher, the student's accuracy is " + points_text(gain) + " than alone.\n";
@@ -167,7 +169,10 @@ class Distilling {
     log_info("training ", what == "alone" ? "the student alone" : "the student with its teacher", ": ", recipe.model);
     const FitResult result =
         session_.train(recipe, {.resume = arguments_.resume, .accept_changes = arguments_.accept_changes});
-    if (!quiet_) print_fit(recipe, result, resume_hint(arguments_));
+    if (!quiet_) {
+      Terminal().print(what + ": ");
+      print_fit(recipe, result, resume_hint(arguments_));
+    }
     if (result.stopped) write(true);
     return TrainSession::exit_code(result);
   }
