@@ -118,8 +118,8 @@ floating point until the accuracy is high enough.
 Examples:
   bellows quantize --run runs/digits --out digits-int8.safetensors
   bellows quantize --run runs/digits --max-drop 0.2 --html layers.html
-  bellows quantize --run runs/reviews --method weight-only --bits 4 --group 128 --rounding gptq --out small.safetensors
-  bellows evaluate --recipe runs/digits/recipe.yaml --weights digits-int8.safetensors --compile
+  bellows quantize --run runs/mails --method weight-only --bits 4 --rounding gptq
+  bellows evaluate --recipe digits.yaml --weights digits-int8.safetensors
 )";
 
 inline constexpr const char* distill_footer =
@@ -136,8 +136,9 @@ leave out --student.
 
 Examples:
   bellows distill runs/resnet --student mlp --out runs/small
-  bellows distill runs/resnet --student mlp --temperature 4 --weight 0.9 --compare --out runs/small
-  bellows distill runs/bert --student small.json --set epochs=10 --set distill_init=every_second --out runs/small
+  bellows distill runs/resnet --student mlp --out runs/small --compare
+  bellows distill runs/resnet --student mlp --out runs/small --temperature 4
+  bellows distill runs/bert --student small.json --out runs/small --set epochs=10
   bellows distill runs/resnet --out runs/small --resume
 )";
 

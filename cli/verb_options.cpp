@@ -154,7 +154,7 @@ void add_ladder_inference(CLI::App* verb, LadderArguments& arguments) {
       ->type_name("DIR");
   verb->add_option("--weights", arguments.weights,
                    "Weights: a safetensors file, a torch.save file or a checkpoint [default: `weights` of the recipe, "
-                   "otherwise random weights]")
+                   "or random]")
       ->type_name("FILE");
   verb->add_option("--split", arguments.split, "Split of --data, or of the recipe's dataset [default: test]")
       ->type_name("NAME");

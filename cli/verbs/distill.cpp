@@ -10,6 +10,7 @@
 #include "bellows/comm/launch/launch_environment.h"
 #include "bellows/core/log.h"
 #include "bellows/io/tensors/safetensors.h"
+#include "bellows/train/distillation.h"
 #include "bellows/train/inference/model_evaluation.h"
 #include "bellows/train/student_recipe.h"
 #include "cli/json_text.h"
@@ -84,7 +85,9 @@ Recipe recipe_of(const DistillArguments& arguments, const Recipe& of_teacher) {
 void save_teacher(const DistillArguments& arguments, Recipe of_teacher, const Recipe& recipe) {
   of_teacher.precision = "fp32";  // unrounded
   const TrainedModel teacher = train::load_run(arguments.teacher, of_teacher);
-  train::check_same_classes(teacher.job, train::resolve(recipe));
+  const train::ResolvedJob student = train::resolve(recipe);
+  train::teacher_entry(student);  // checks that both models fit together
+  train::check_same_classes(teacher.job, student);
   if (arguments.resume && exists(recipe.teacher_weights)) return;
   std::error_code failed;
   fs::create_directories(arguments.out, failed);  // saving reports the reason
