@@ -105,8 +105,8 @@ inline constexpr const char* quantize_footer =
 are the calibration data. Both models run compiled, because quantized models are fast only then.
 
 Methods:
-  static       int8 weights and activations. Calibration chooses the ranges of the activations
-  dynamic      int8 weights and activations of linears. Each row of activations gets its range in each call
+  static       int8 weights and activations, with ranges from calibration
+  dynamic      int8 weights and activations of linears, with a range per row
   weight-only  weights of 2 to 8 bits. Activations stay in floating point
 
 The table has one line per layer. "result" is the signal-to-noise ratio of the layer's result if only this layer is
@@ -118,7 +118,7 @@ floating point until the accuracy is high enough.
 Examples:
   bellows quantize --run runs/digits --out digits-int8.safetensors
   bellows quantize --run runs/digits --max-drop 0.2 --html layers.html
-  bellows quantize --run runs/mails --method weight-only --bits 4 --rounding gptq
+  bellows quantize --run runs/mails --method weight-only --bits 4 --group 128
   bellows evaluate --recipe digits.yaml --weights digits-int8.safetensors
 )";
 
@@ -138,7 +138,7 @@ Examples:
   bellows distill runs/resnet --student mlp --out runs/small
   bellows distill runs/resnet --student mlp --out runs/small --compare
   bellows distill runs/resnet --student mlp --out runs/small --temperature 4
-  bellows distill runs/bert --student small.json --out runs/small --set epochs=10
+  bellows distill runs/bert --student small.json --out runs/bert-small
   bellows distill runs/resnet --out runs/small --resume
 )";
 

@@ -86,6 +86,8 @@ class InferenceJob final : public LadderJob {
         device_(parse_device(settings_.recipe.device)),
         before_(inspect::memory_stats(device_).current_bytes),
         trained_(source_.load(settings_.recipe)) {
+    TORCH_CHECK_VALUE(!trained_.quantized, "ladder: ", trained_.weights,
+                      " contains a quantized model already. Use the model with its original weights.");
     trained_.model.eval();
     if (settings_.int8) trained_ = quantized(trained_, source_, settings_.keep_sensitive_layers, remark_);
     const int64_t before_inputs = inspect::memory_stats(device_).current_bytes;

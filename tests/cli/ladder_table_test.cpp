@@ -72,7 +72,7 @@ TEST(LadderTable, InferenceShowsSizesAndAccuracies) {
     rung.accuracy = accuracy;
     for (const Verdict verdict : {Verdict::kept, Verdict::less_accurate, Verdict::no_effect}) {
       rung.verdict = verdict;
-      rung.note = "a reason that is longer than any line of a terminal that has eighty columns, and goes on and on";
+      rung.note = "a reason that is longer than any line of a terminal that has eighty columns, and is longer still";
       expect_to_fit(ladder_row(terminal, rung, LadderGoal::inference));
     }
   }

@@ -1,7 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/script.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "bellows/ladder/html_report.h"
@@ -255,6 +258,36 @@ TEST(InferenceJob, UsesExamplesWithoutData) {
   EXPECT_EQ(job->run_steps(1), 2);
   EXPECT_EQ(job->steps_per_epoch(), 1);
   EXPECT_LT(job->output_difference(), 1e-4);
+}
+
+TEST(InferenceJob, RunsTorchScriptFiles) {
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("inference_net_" + std::to_string(getpid()) + ".pt");
+  torch::jit::Module module("Net");
+  module.register_parameter("weight", torch::randn({10, 192}).requires_grad_(), false);
+  module.define("def forward(self, x):\n    return torch.relu(torch.linear(torch.flatten(x, 1), self.weight))\n");
+  module.save(path);
+  InferenceSource source{.load = [](const Recipe& recipe) { return load_trained(recipe, ""); },
+                         .start = {.recipe = mlp_recipe()},
+                         .evaluation = {.batch_size = 4}};
+  source.start.recipe.model = path;
+  InferenceSettings compiled = source.start;
+  compiled.inference_mode = compiled.compile = true;
+  const auto job = make_inference_job(source, compiled);
+  EXPECT_EQ(job->run_steps(2), 8);
+  EXPECT_LT(job->output_difference(), 1e-5);
+  EXPECT_EQ(job->model_bytes(), 10 * 192 * 4) << "RGB images of 8 x 8 pixels";
+  std::filesystem::remove(path);
+}
+
+TEST(InferenceJob, RejectsAModelThatIsQuantizedAlready) {
+  InferenceSource source{.load = load_untrained, .start = {.recipe = mlp_recipe()}};
+  source.load = [](const Recipe& recipe) {
+    TrainedModel trained = load_untrained(recipe);
+    trained.quantized = true;
+    return trained;
+  };
+  EXPECT_THROW(make_inference_job(source, source.start), c10::ValueError);
 }
 
 }  // namespace bellows::train
