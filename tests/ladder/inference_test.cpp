@@ -264,8 +264,8 @@ TEST(InferenceJob, RunsTorchScriptFiles) {
   const std::string path =
       std::filesystem::temp_directory_path() / ("inference_net_" + std::to_string(getpid()) + ".pt");
   torch::jit::Module module("Net");
-  module.register_parameter("weight", torch::randn({10, 192}).requires_grad_(), false);
-  module.define("def forward(self, x):\n    return torch.relu(torch.linear(torch.flatten(x, 1), self.weight))\n");
+  module.register_parameter("weight", torch::randn({192, 10}).requires_grad_(), false);
+  module.define("def forward(self, x):\n  return torch.matmul(x.flatten(1), self.weight)\n");
   module.save(path);
   InferenceSource source{.load = [](const Recipe& recipe) { return load_trained(recipe, ""); },
                          .start = {.recipe = mlp_recipe()},
