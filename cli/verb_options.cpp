@@ -453,10 +453,9 @@ CLI::App* add_quantize(CLI::App& app, QuantizeArguments& arguments) {
   return verb;
 }
 
-CLI::App* add_distill(CLI::App& app, DistillArguments& arguments) {
-  CLI::App* verb =
-      app.add_subcommand("distill", "Train a small model to imitate a trained one")->footer(distill_footer);
-  verb->add_option("TEACHER", arguments.teacher, "Run folder of the trained model")->required();
+namespace {
+
+void add_student(CLI::App* verb, DistillArguments& arguments) {
   begin_group(verb, "Student");
   verb->add_option("--student", arguments.student,
                    "Model that learns: a registered name, a TorchScript file or a config.json")
@@ -472,6 +471,9 @@ CLI::App* add_distill(CLI::App& app, DistillArguments& arguments) {
       ->expected(1, 1)
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+void add_distillation(CLI::App* verb, DistillArguments& arguments) {
   begin_group(verb, "Distillation");
   verb->add_option(
           "--weight", arguments.weight,
@@ -485,6 +487,16 @@ CLI::App* add_distill(CLI::App& app, DistillArguments& arguments) {
       ->check(CLI::Validator(positive_problem, ""));
   verb->add_flag("--compare", arguments.compare,
                  "Also train the same student without the teacher, to show how much the teacher helps");
+}
+
+}  // namespace
+
+CLI::App* add_distill(CLI::App& app, DistillArguments& arguments) {
+  CLI::App* verb =
+      app.add_subcommand("distill", "Train a small model to imitate a trained one")->footer(distill_footer);
+  verb->add_option("TEACHER", arguments.teacher, "Run folder of the trained model")->required();
+  add_student(verb, arguments);
+  add_distillation(verb, arguments);
   add_resuming(verb, arguments);
   begin_group(verb, "Output");
   verb->add_option("--out", arguments.out, "Save checkpoints, logs and the recipe in this run folder")

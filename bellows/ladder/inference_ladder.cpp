@@ -31,6 +31,7 @@ class InferenceClimb final : public LadderClimb {
  private:
   static std::vector<RungResult> rungs_of(const std::vector<InferenceTechnique>& techniques) {
     std::vector<RungResult> rungs;
+    rungs.reserve(techniques.size());
     for (const InferenceTechnique& technique : techniques) rungs.push_back(rung_of(technique));
     return rungs;
   }

@@ -142,6 +142,18 @@ void print_start(Terminal& terminal, const InferenceSubject& subject, const trai
   terminal.print("\n" + terminal.paint(Colour::bold, ladder_head(train::LadderGoal::inference)));
 }
 
+/// Where the jobs get the model.
+train::InferenceSource source_of(const TrainedArguments& trained, const InferenceSubject& subject, bool with_weights,
+                                 double max_drop) {
+  const auto load = [trained, with_weights](const Recipe& recipe) {
+    return with_weights ? load_trained_model(trained, recipe) : train::load_untrained(recipe);
+  };
+  return {.load = load,
+          .start = subject.start,
+          .evaluation = {.data = trained.data, .split = trained.split, .batch_size = trained.batch_size},
+          .max_drop = max_drop};
+}
+
 int measure(const LadderArguments& arguments, const Registry<train::InferenceTechnique>& techniques) {
   const TrainedArguments trained = trained_arguments(arguments);
   const Recipe recipe = trained_recipe(trained);
@@ -149,14 +161,7 @@ int measure(const LadderArguments& arguments, const Registry<train::InferenceTec
   const Interrupt interrupt("keeping the results");
   const InferenceSubject subject = subject_of(trained, recipe);
   const train::LadderOptions options = ladder_options(arguments);
-  const bool with_weights = has_weights(trained, recipe);
-  Jobs jobs({.load =
-                 [&](const Recipe& one) {
-                   return with_weights ? load_trained_model(trained, one) : train::load_untrained(one);
-                 },
-             .start = subject.start,
-             .evaluation = {.data = trained.data, .split = trained.split, .batch_size = trained.batch_size},
-             .max_drop = options.max_drop});
+  Jobs jobs(source_of(trained, subject, has_weights(trained, recipe), options.max_drop));
   const bool quiet = arguments.json == "-";
   Terminal terminal;
   if (!quiet) print_start(terminal, subject, options);
