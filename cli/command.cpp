@@ -177,6 +177,7 @@ struct Arguments {
   EvaluateArguments evaluate;
   PredictArguments predict;
   QuantizeArguments quantize;
+  DistillArguments distill;
   SelectArguments select;
   PackArguments pack;
   BenchDataArguments bench_data;
@@ -200,6 +201,8 @@ std::vector<Verb> add_verbs(CLI::App& app, Arguments& all) {
        [&] { return with_plugins(all.predict.plugins, [&] { return run_predict(all.predict); }); }},
       {add_quantize(app, all.quantize),
        [&] { return with_plugins(all.quantize.plugins, [&] { return run_quantize(all.quantize); }); }},
+      {add_distill(app, all.distill),
+       [&] { return with_plugins(all.distill.plugins, [&] { return run_distill(all.distill); }); }},
       {add_select(app, all.select),
        [&] { return with_plugins(all.select.plugins, [&] { return run_select(all.select); }); }},
       {add_pack(app, all.pack), [&] { return run_pack(all.pack); }},

@@ -34,10 +34,17 @@ With --memory-target, the command predicts the memory of many recipes. It then m
 order of expected speed, starting with the fastest. If you also set --target-accuracy, the chosen recipe must reach this
 accuracy. The exit code is 1 if no recipe fits.
 
+With --inference, the command measures how fast a trained model runs: eager, in inference mode, channels-last, in bf16,
+compiled, and in static int8. It keeps a technique only if the model is faster and the accuracy on held-out data falls
+by at most --max-drop. Without --run and --weights, the model has random weights, and the command compares outputs
+instead of the accuracy. If the recipe has no dataset either, inputs are synthetic.
+
 Examples:
   bellows ladder --data data/digits --target-accuracy 0.97 --html ladder.html
   bellows ladder --data data/digits --model net.pt --memory
   bellows ladder --recipe net.yaml --memory-target 2GB --write-recipe fits.yaml
+  bellows ladder --inference runs/digits --max-drop 0.2 --html inference.html
+  bellows ladder --inference --model bert-base --batch-size 1
 )";
 
 inline constexpr const char* plan_footer =
@@ -98,8 +105,8 @@ inline constexpr const char* quantize_footer =
 are the calibration data. Both models run compiled, because quantized models are fast only then.
 
 Methods:
-  static       int8 weights and activations. Calibration chooses the ranges of the activations
-  dynamic      int8 weights and activations of linears. Each row of activations gets its range in each call
+  static       int8 weights and activations, with ranges from calibration
+  dynamic      int8 weights and activations of linears, with a range per row
   weight-only  weights of 2 to 8 bits. Activations stay in floating point
 
 The table has one line per layer. "result" is the signal-to-noise ratio of the layer's result if only this layer is
@@ -111,8 +118,28 @@ floating point until the accuracy is high enough.
 Examples:
   bellows quantize --run runs/digits --out digits-int8.safetensors
   bellows quantize --run runs/digits --max-drop 0.2 --html layers.html
-  bellows quantize --run runs/reviews --method weight-only --bits 4 --group 128 --rounding gptq --out small.safetensors
-  bellows evaluate --recipe runs/digits/recipe.yaml --weights digits-int8.safetensors --compile
+  bellows quantize --run runs/mails --method weight-only --bits 4 --group 128
+  bellows evaluate --recipe digits.yaml --weights digits-int8.safetensors
+)";
+
+inline constexpr const char* distill_footer =
+    R"(Trains a small model, the student, with the outputs of a trained model, the teacher, and with the targets. The training
+uses the teacher's recipe with another model, unless you pass --recipe. Options and --set change it. At the end, a table
+compares the accuracy, latency and size of both models.
+
+TEACHER is the run folder of `bellows train`. The command saves the teacher's weights as teacher.safetensors in --out.
+`bellows evaluate`, `bellows predict` and `bellows quantize` accept the folder from --out as --run. With --compare, the run
+without the teacher is in the subfolder "alone".
+
+To resume a stopped command, run it again with --resume. The settings are then those of the recipe in --out, so you can
+leave out --student.
+
+Examples:
+  bellows distill runs/resnet --student mlp --out runs/small
+  bellows distill runs/resnet --student mlp --out runs/small --compare
+  bellows distill runs/resnet --student mlp --out runs/small --temperature 4
+  bellows distill runs/bert --student small.json --out runs/bert-small
+  bellows distill runs/resnet --out runs/small --resume
 )";
 
 inline constexpr const char* predict_footer =

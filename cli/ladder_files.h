@@ -20,6 +20,13 @@ struct LadderFiles {
 /// Writes the files that the command line requests, and prints their names.
 void write_ladder_files(Terminal& terminal, const LadderArguments& arguments, const LadderFiles& files);
 
+/// Implements `bellows ladder --inference`. Returns the exit code.
+/// Throws: UsageError if options contradict each other
+int run_ladder_inference(const LadderArguments& arguments);
+
+/// Prints the processor and the version of libtorch.
+void print_machine(Terminal& terminal);
+
 /// Implements `bellows ladder --memory-target`. Returns the exit code.
 int run_ladder_target(const LadderArguments& arguments);
 

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "bellows/core/stats.h"
+
 namespace bellows::cli {
 
 namespace {
@@ -37,6 +39,7 @@ const char* short_word(Verdict verdict) {
     case Verdict::more_memory:
     case Verdict::misses_target:
     case Verdict::later_at_target:
+    case Verdict::less_accurate:
       return "dropped";
     case Verdict::does_not_apply:
       return "skipped";
@@ -95,10 +98,18 @@ std::string measured_columns(const std::string& step, const std::string& samples
          pad_left(speedup, 18);
 }
 
+/// The share in percent; two digits after the point if `exact`.
+std::string accuracy_text(double accuracy, bool exact) {
+  return number(exact && accuracy < 0.99995 ? "%.2f" : "%.1f", 100 * accuracy);
+}
+
 /// The numbers after the title.
+/// Params: target – time to target; a ladder for inference shows the size of the model instead
 std::string figures(const RungResult& rung, const std::string& target, double accuracy, LadderGoal goal) {
-  return measured_columns(brief(rung.step_ms), number("%.0f", rung.samples_per_s), mebibytes(rung.peak_bytes), target,
-                          number("%.1f", 100 * accuracy), gain(rung, goal));
+  const bool inference = goal == LadderGoal::inference;
+  return measured_columns(brief(rung.step_ms), number("%.0f", rung.samples_per_s), mebibytes(rung.peak_bytes),
+                          inference ? mebibytes(rung.model_bytes) : target, accuracy_text(accuracy, inference),
+                          gain(rung, goal));
 }
 
 /// "3.41 s (3.20 to 3.66)".
@@ -118,22 +129,26 @@ std::string speedup_text(const RatioInterval& ratio) {
   return text + " (90 % interval " + number("%.2f", low) + " to " + number("%.2f", high) + ")";
 }
 
-std::string over_start_line(const RungResult& rung) {
-  return title_column(rung) + pad_left(with_ends(rung.samples_per_s_over_start), 18) +
-         pad_left(ratio_text(rung.target_over_start), 10) + pad_left(ratio_text(rung.memory_over_start), 8) +
-         pad_left(to_string(rung.expected_speed), 7) + pad_left(to_string(rung.measured_speed), 6) +
-         pad_left(to_string(rung.expected_memory), 7) + pad_left(to_string(rung.measured_memory), 6) + "\n";
+std::string over_start_line(const RungResult& rung, LadderGoal goal) {
+  const std::string second = goal == LadderGoal::inference ? number("%.2g %%", 100 * rung.output_difference)
+                                                           : ratio_text(rung.target_over_start);
+  return title_column(rung) + pad_left(with_ends(rung.samples_per_s_over_start), 18) + pad_left(second, 10) +
+         pad_left(ratio_text(rung.memory_over_start), 8) + pad_left(to_string(rung.expected_speed), 7) +
+         pad_left(to_string(rung.measured_speed), 6) + pad_left(to_string(rung.expected_memory), 7) +
+         pad_left(to_string(rung.measured_memory), 6) + "\n";
 }
 
 std::string over_start_block(const Terminal& terminal, const LadderReport& report) {
+  const bool inference = report.options.goal == LadderGoal::inference;
   const std::string head = pad_right("compared with", title_width) + pad_left("samples/s", 18) +
-                           pad_left("faster", 10) + pad_left("less", 8) + pad_left("helps speed", 13) +
-                           pad_left("helps memory", 13) + "\n" + pad_right("plain libtorch", title_width) +
-                           pad_left("(90 % interval)", 18) + pad_left("to target", 10) + pad_left("memory", 8) +
+                           pad_left(inference ? "outputs" : "faster", 10) + pad_left("less", 8) +
+                           pad_left("helps speed", 13) + pad_left("helps memory", 13) + "\n" +
+                           pad_right(report.plain.title, title_width) + pad_left("(90 % interval)", 18) +
+                           pad_left(inference ? "differ by" : "to target", 10) + pad_left("memory", 8) +
                            pad_left("exp.", 7) + pad_left("meas.", 6) + pad_left("exp.", 7) + pad_left("meas.", 6);
   std::string text = "\n" + terminal.paint(Colour::bold, head) + "\n";
   for (const RungResult& rung : report.rungs) {
-    if (std::isfinite(rung.step_ms)) text += over_start_line(rung);
+    if (std::isfinite(rung.step_ms)) text += over_start_line(rung, report.options.goal);
   }
   return text;
 }
@@ -154,6 +169,7 @@ std::string shares_text(const RungResult& rung) {
 }
 
 std::string target_text(const LadderReport& report) {
+  if (report.options.goal == LadderGoal::inference) return "";
   const RungResult& top = report.top();
   std::string text = "Time to " + percent(report.options.target_accuracy) + ": plain libtorch " +
                      with_range(report.plain.time_to_target_s, report.plain.time_to_target_range);
@@ -188,10 +204,32 @@ std::string remarks(const LadderReport& report) {
   return text.empty() ? text : text + "\n";
 }
 
+constexpr size_t label_width = 35;
+
+/// "  Accuracy:          97.77 % → 97.49 %".
+std::string change_line(const std::string& label, const std::string& before, const std::string& after) {
+  return pad_right("  " + label + ":", label_width) + before + " → " + after + "\n";
+}
+
+std::string inference_totals(const Terminal& terminal, const LadderReport& report) {
+  const RungResult &start = report.plain, &top = report.top();
+  const auto exact = [](double share) { return number("%.2f %%", 100 * share); };
+  const auto size = [](int64_t bytes) { return bytes > 0 ? format_bytes(static_cast<double>(bytes)) : "-"; };
+  std::string text = pad_right("  Samples/s:", label_width) +
+                     terminal.paint(Colour::bold, speedup_text(report.speedup)) + "\n" +
+                     change_line(c10::str("Time per batch of ", start.batch_size), number("%.2f ms", start.step_ms),
+                                 number("%.2f ms", top.step_ms));
+  text += std::isfinite(start.accuracy)
+              ? change_line("Accuracy", exact(start.accuracy), exact(top.accuracy))
+              : pad_right("  Difference of the outputs:", label_width) + exact(top.output_difference) + "\n";
+  return text + change_line("Size of the model", size(start.model_bytes), size(top.model_bytes)) +
+         change_line("Peak memory", size(start.peak_bytes), size(top.peak_bytes));
+}
+
 std::string totals(const Terminal& terminal, const LadderReport& report) {
   if (&report.top() == &report.plain) return terminal.paint(Colour::bold, "No technique was kept.") + "\n";
-  constexpr size_t label_width = 35;
-  std::string text = "Compared with plain libtorch:\n";
+  std::string text = "Compared with " + report.plain.title + ":\n";
+  if (report.options.goal == LadderGoal::inference) return text + inference_totals(terminal, report);
   if (report.options.goal == LadderGoal::memory) {
     text += pad_right("  Peak memory:", label_width) +
             terminal.paint(Colour::bold, number("%.2f× less", report.top().memory_over_start)) + "\n";
@@ -204,11 +242,12 @@ std::string totals(const Terminal& terminal, const LadderReport& report) {
 }  // namespace
 
 std::string ladder_head(LadderGoal goal) {
-  const bool memory = goal == LadderGoal::memory;
+  const bool memory = goal == LadderGoal::memory, inference = goal == LadderGoal::inference;
   return pad_right("", title_width) +
-         measured_columns("step", "samples", "peak", "target", "acc.", memory ? "less memory" : "speedup") + "\n" +
-         pad_right("technique", title_width) +
-         measured_columns("ms", "per s", "MiB", "s", "%", memory ? "" : "(90 % interval)") + "\n";
+         measured_columns(inference ? "batch" : "step", "samples", "peak", inference ? "size" : "target", "acc.",
+                          memory ? "less memory" : "speedup") +
+         "\n" + pad_right("technique", title_width) +
+         measured_columns("ms", "per s", "MiB", inference ? "MiB" : "s", "%", memory ? "" : "(90 % interval)") + "\n";
 }
 
 std::string ladder_live_line(const train::LadderEvent& event, LadderGoal goal) {
@@ -226,8 +265,9 @@ std::string ladder_row(const Terminal& terminal, const RungResult& rung, LadderG
   if (rung.is_about_loading && !rung.bottleneck.empty()) {
     for (const std::string& line : wrap(rung.bottleneck, 76)) text += terminal.paint(Colour::dim, "  " + line) + "\n";
   }
-  if (rung.kept() || rung.verdict == Verdict::no_effect) return text;
-  const std::string reason = std::string(to_string(rung.verdict)) + (rung.note.empty() ? "" : ": " + rung.note);
+  if ((rung.kept() && rung.note.empty()) || rung.verdict == Verdict::no_effect) return text;
+  const std::string reason =
+      rung.kept() ? rung.note : std::string(to_string(rung.verdict)) + (rung.note.empty() ? "" : ": " + rung.note);
   for (const std::string& line : wrap(reason, 76)) text += terminal.paint(Colour::dim, "  " + line) + "\n";
   return text;
 }

@@ -47,8 +47,13 @@ struct LadderArguments {
   uint64_t memory_target = 0;    ///< find the fastest recipe with at most this peak in bytes; if 0, do not search
   bool quick = false;            ///< use shorter timed windows and one seed
   bool list = false;             ///< describe the techniques instead of measuring
-  std::string html;              ///< file for the HTML report; if "", there is no report
-  std::string write_recipe;      ///< file for the resulting recipe; if "", the recipe is not written
+  /// Measure techniques for inference. "": no, "-": without a value, otherwise a run folder or a recipe file.
+  std::string inference;
+  std::string run, weights, split;  ///< of a ladder for inference; each is "" if not set
+  int64_t batch_size = 0;           ///< of a ladder for inference; if 0, that of the evaluations of training
+  double max_drop = 0;              ///< largest loss of accuracy in percentage points; if 0, the default of the ladder
+  std::string html;                 ///< file for the HTML report; if "", there is no report
+  std::string write_recipe;         ///< file for the resulting recipe; if "", the recipe is not written
   JsonTarget json;
 };
 
@@ -109,6 +114,18 @@ struct QuantizeArguments : TrainedArguments {
   int64_t samples = 256;          ///< for calibration
   double max_drop = -1;           ///< largest loss of accuracy in percentage points; -1: no limit
   std::string out, html;          ///< files; "" if not written
+  JsonTarget json;
+};
+
+/// Arguments of `bellows distill`.
+struct DistillArguments {
+  std::string teacher;                     ///< run folder
+  std::string student, recipe, data, out;  ///< each is "" if not set
+  std::vector<std::string> set, plugins;
+  double weight = 0, temperature = 0;  ///< if 0, that of the recipe
+  bool compare = false;                ///< also train the student without its teacher
+  bool resume = false;
+  bool accept_changes = false;  ///< resume even though changed settings change the results
   JsonTarget json;
 };
 
@@ -189,6 +206,7 @@ int run_select(const SelectArguments& arguments);
 int run_evaluate(const EvaluateArguments& arguments);
 int run_predict(const PredictArguments& arguments);
 int run_quantize(const QuantizeArguments& arguments);
+int run_distill(const DistillArguments& arguments);
 int run_pack(const PackArguments& arguments);
 int run_bench_data(const BenchDataArguments& arguments);
 int run_launch(const LaunchArguments& arguments);

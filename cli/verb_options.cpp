@@ -37,6 +37,10 @@ std::string positive_problem(const std::string& text) {
   return number_problem(text, 1e9, "a number above 0 and at most 10^9");
 }
 
+std::string points_problem(const std::string& text) {
+  return number_problem(text, 100, "a number of points above 0 and at most 100, such as 0.5");
+}
+
 std::string dtype_problem(const std::string& text) {
   return text == "fp32" || text == "bf16" ? "" : "expected fp32 or bf16, got " + text;
 }
@@ -95,17 +99,22 @@ void add_job(CLI::App* verb, Arguments& arguments) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
-}  // namespace
-
-CLI::App* add_train(CLI::App& app, TrainArguments& arguments) {
-  CLI::App* verb = app.add_subcommand("train", "Train a model from a recipe")->footer(train_footer);
-  add_job(verb, arguments);
+template <class Arguments>
+void add_resuming(CLI::App* verb, Arguments& arguments) {
   begin_group(verb, "Resuming");
   verb->add_flag("--resume", arguments.resume, "Resume from the newest checkpoint in --out");
   verb->add_flag("--accept-changes", arguments.accept_changes,
                  "Resume even if changes in settings, data or machine make the results differ from the original run. "
                  "A different model or optimizer is still an error. If the checkpoint was saved in the middle of an "
                  "epoch, different data, a different seed and a different batch size are errors, too");
+}
+
+}  // namespace
+
+CLI::App* add_train(CLI::App& app, TrainArguments& arguments) {
+  CLI::App* verb = app.add_subcommand("train", "Train a model from a recipe")->footer(train_footer);
+  add_job(verb, arguments);
+  add_resuming(verb, arguments);
   begin_group(verb, "Output");
   verb->add_option("--out", arguments.out,
                    "Save checkpoints, logs and the recipe in this run folder [default: `run_folder` of the recipe]")
@@ -130,6 +139,35 @@ void add_ladder_goal(CLI::App* verb, LadderArguments& arguments) {
            "Find the fastest recipe whose peak memory is at most this size, such as 2GB");
 }
 
+void add_ladder_inference(CLI::App* verb, LadderArguments& arguments) {
+  begin_group(verb, "Inference");
+  verb->add_option(
+          "--inference", arguments.inference,
+          "Measure techniques for inference instead of training. The value is a run folder or a recipe file, like "
+          "--run and --recipe")
+      ->type_name("[RUN|RECIPE]")
+      ->expected(0, 1)
+      ->default_str("-");
+  verb->add_option("--run", arguments.run,
+                   "Run folder that provides the recipe and the newest checkpoint. Cannot be combined with --recipe, "
+                   "--model and --weights")
+      ->type_name("DIR");
+  verb->add_option("--weights", arguments.weights,
+                   "Weights: a safetensors file, a torch.save file or a checkpoint [default: `weights` of the recipe, "
+                   "or random]")
+      ->type_name("FILE");
+  verb->add_option("--split", arguments.split, "Split of --data, or of the recipe's dataset [default: test]")
+      ->type_name("NAME");
+  verb->add_option("--batch-size", arguments.batch_size,
+                   "Number of samples per batch [default: as in training, from 16 to 256]")
+      ->type_name("N")
+      ->check(whole_number(1, 1 << 20));
+  verb->add_option("--max-drop", arguments.max_drop,
+                   "Largest loss of accuracy in percentage points, compared with eager [default: 0.5]")
+      ->type_name("POINTS")
+      ->check(CLI::Validator(points_problem, ""));
+}
+
 }  // namespace
 
 CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
@@ -137,6 +175,7 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
       app.add_subcommand("ladder", "Measure the speedup of each technique on your model")->footer(ladder_footer);
   add_job(verb, arguments);
   add_ladder_goal(verb, arguments);
+  add_ladder_inference(verb, arguments);
   begin_group(verb, "Measurement");
   verb->add_option("--eval-every-steps", arguments.eval_every_steps,
                    "Number of steps between evaluations on held-out data [default: automatic]")
@@ -372,10 +411,6 @@ void add_activations(CLI::App* verb, QuantizeArguments& arguments) {
       ->check(whole_number(1, 1 << 20));
 }
 
-std::string points_problem(const std::string& text) {
-  return number_problem(text, 100, "a number of points above 0 and at most 100, such as 0.5");
-}
-
 void add_kept_layers(CLI::App* verb, QuantizeArguments& arguments) {
   verb->add_option("--skip", arguments.skip,
                    "Keep this layer in floating point. \"*\" matches any text. You can repeat this option")
@@ -414,6 +449,59 @@ CLI::App* add_quantize(CLI::App& app, QuantizeArguments& arguments) {
   verb->add_option("--out", arguments.out, "Save the quantized model to this safetensors file")->type_name("FILE");
   verb->add_option("--html", arguments.html, "Write a page with a chart of the layers' sensitivity to this file")
       ->type_name("FILE");
+  add_json(verb, arguments.json);
+  return verb;
+}
+
+namespace {
+
+void add_student(CLI::App* verb, DistillArguments& arguments) {
+  begin_group(verb, "Student");
+  verb->add_option("--student", arguments.student,
+                   "Model that learns: a registered name, a TorchScript file or a config.json")
+      ->type_name("NAME|FILE");
+  verb->add_option("--recipe", arguments.recipe,
+                   "Settings of the student's training [default: the recipe of the teacher]")
+      ->type_name("FILE");
+  verb->add_option("--data", arguments.data, "Dataset of the student's training [default: from the recipe]")
+      ->type_name("PATH");
+  add_plugins(verb, arguments.plugins);
+  verb->add_option("--set", arguments.set, "Set a recipe key of the student's training. You can repeat this option")
+      ->type_name("KEY=VALUE")
+      ->expected(1, 1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+void add_distillation(CLI::App* verb, DistillArguments& arguments) {
+  begin_group(verb, "Distillation");
+  verb->add_option(
+          "--weight", arguments.weight,
+          "Weight of the teacher's loss. The loss of the targets has the rest [default: `distill` of the recipe]")
+      ->type_name("SHARE")
+      ->check(CLI::Validator(share_problem, ""));
+  verb->add_option("--temperature", arguments.temperature,
+                   "Divides the logits of both models before they are compared [default: `distill_temperature` of the "
+                   "recipe]")
+      ->type_name("T")
+      ->check(CLI::Validator(positive_problem, ""));
+  verb->add_flag("--compare", arguments.compare,
+                 "Also train the same student without the teacher, to show how much the teacher helps");
+}
+
+}  // namespace
+
+CLI::App* add_distill(CLI::App& app, DistillArguments& arguments) {
+  CLI::App* verb =
+      app.add_subcommand("distill", "Train a small model to imitate a trained one")->footer(distill_footer);
+  verb->add_option("TEACHER", arguments.teacher, "Run folder of the trained model")->required();
+  add_student(verb, arguments);
+  add_distillation(verb, arguments);
+  add_resuming(verb, arguments);
+  begin_group(verb, "Output");
+  verb->add_option("--out", arguments.out, "Save checkpoints, logs and the recipe in this run folder")
+      ->type_name("DIR")
+      ->required();
   add_json(verb, arguments.json);
   return verb;
 }

@@ -70,6 +70,8 @@ LadderJson figures(const RungResult& rung) {
   json["time_to_target_over_start"] = number_or_null<LadderJson>(rung.target_over_start);
   json["runs_again"] = rung.runs_again;
   json["memory_ratio"] = number_or_null<LadderJson>(rung.memory_ratio);
+  json["model_bytes"] = rung.model_bytes;
+  json["output_difference"] = number_or_null<LadderJson>(rung.output_difference);
   json["memory_ratio_over_start"] = number_or_null<LadderJson>(rung.memory_over_start);
   json["helps_speed"] = {{"expected", to_string(rung.expected_speed)}, {"measured", to_string(rung.measured_speed)}};
   json["helps_memory"] = {{"expected", to_string(rung.expected_memory)}, {"measured", to_string(rung.measured_memory)}};
@@ -100,7 +102,7 @@ LadderJson rung_json(const TargetRung& rung) {
 
 std::string to_json(const LadderReport& report) {
   LadderJson json;
-  json["goal"] = report.options.goal == LadderGoal::memory ? "memory" : "speed";
+  json["goal"] = to_string(report.options.goal);
   json["machine"] = machine_json(report.machine);
   json["baseline"] = figures(report.plain);
   json["rungs"] = LadderJson::array();
@@ -112,6 +114,10 @@ std::string to_json(const LadderReport& report) {
   json["model"] = report.model;
   json["data"] = report.data;
   json["target_accuracy"] = report.options.target_accuracy;
+  if (report.options.goal == LadderGoal::inference) {
+    json["max_drop"] = report.options.max_drop;
+    json["max_difference"] = report.options.max_difference;
+  }
   json["pairs"] = report.options.pairs;
   json["window_s"] = report.options.window_s;
   json["seeds"] = report.options.seeds;

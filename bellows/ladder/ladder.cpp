@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "bellows/core/error.h"
+#include "bellows/ladder/climb.h"
 #include "bellows/ladder/results.h"
 #include "bellows/train/recipe/recipe.h"
 #include "bellows/train/resolved_job.h"
@@ -19,10 +20,7 @@ void check_ladder_options(const LadderOptions& options) {
   TORCH_CHECK_VALUE(options.target_accuracy > 0 && options.target_accuracy <= 1,
                     "run_ladder: expected target_accuracy in (0, 1], got ", options.target_accuracy,
                     ". Write 97 % as 0.97.");
-  TORCH_CHECK_VALUE(options.pairs >= 5, "run_ladder: expected at least 5 pairs of windows, got ", options.pairs, ".");
-  TORCH_CHECK_VALUE(options.max_pairs >= options.pairs, "run_ladder: expected max_pairs to be at least pairs (",
-                    options.pairs, "), got ", options.max_pairs, ".");
-  TORCH_CHECK_VALUE(options.window_s > 0, "run_ladder: expected window_s above 0, got ", options.window_s, ".");
+  check_measurement(options);
   TORCH_CHECK_VALUE(options.seeds >= 1, "run_ladder: expected at least 1 seed, got ", options.seeds, ".");
   TORCH_CHECK_VALUE(options.max_epochs >= 1, "run_ladder: expected max_epochs of at least 1, got ", options.max_epochs,
                     ".");
@@ -30,69 +28,43 @@ void check_ladder_options(const LadderOptions& options) {
                     options.eval_every_steps, ".");
 }
 
-/// The state of a ladder: the last kept rung, and the last one with plain's batch size and learning rate.
-class Climb {
+/// The ladder for training. Its state: the last kept recipe, and the last one with plain's batch size and learning rate.
+class Climb final : public LadderClimb {
  public:
-  Climb(const Recipe& recipe, LadderJobs& jobs, const LadderOptions& options, const LadderInstruments& instruments,
-        std::function<void(const LadderEvent&)> on_event)
-      : base_(recipe),
+  Climb(const Recipe& recipe, const std::vector<Technique>& techniques, LadderJobs& jobs, const LadderOptions& options,
+        const LadderInstruments& instruments, OnEvent on_event)
+      : LadderClimb(options, instruments, recipe.batch_size, std::move(on_event), rungs_of(techniques)),
+        base_(recipe),
+        techniques_(techniques),
         jobs_(jobs),
-        options_(options),
-        on_event_(std::move(on_event)),
-        measure_(options_, instruments, recipe.batch_size,
-                 [this](const MeasureProgress& progress) { show(progress); }) {
-    report_.machine = this_machine();
+        runs_(techniques.size() + 1) {
     report_.model = recipe.model;
     report_.data = recipe.data;
-    report_.options = options;
-  }
-
-  LadderReport run(const std::vector<Technique>& techniques) {
-    const double start = measure_.seconds();
     report_.plain = {.technique = "plain", .title = "plain libtorch"};
-    for (const Technique& technique : techniques) {
-      report_.rungs.push_back({.technique = technique.name,
-                               .title = technique.title,
-                               .note = "the ladder ended before it measured this technique",
-                               .expectation = technique.expected.words,
-                               .is_about_loading = technique.is_about_loading,
-                               .judged_by_target = technique.judged_by_target,
-                               .expected_speed = expected_effect(technique.expected.time_factor),
-                               .expected_memory = expected_effect(technique.expected.memory_factor)});
-    }
-    runs_.resize(techniques.size() + 1);
-    try {
-      measure_plain();
-      for (size_t i = 0; i < techniques.size(); ++i) {
-        if (measure_.seconds() - start > options_.max_seconds) {
-          report_.rungs[i].note = c10::str("the time limit of ", format_seconds(options_.max_seconds), " was reached");
-          continue;
-        }
-        measure_rung(techniques[i], i + 1);
-        announce(report_.rungs[i]);
-      }
-      compare_with_plain();
-    } catch (const LadderStopped&) {
-      report_.interrupted = true;
-    } catch (const std::exception& error) {
-      if (runs_[0].empty()) throw;  // without plain there is nothing to report
-      report_.failure = user_message(error);
-    }
-    if (!runs_[0].empty()) fill_over_start(report_, runs_[0]);
-    report_.recipe_yaml = (kept_ ? *kept_ : base_).to_yaml();
-    report_.seconds = measure_.seconds() - start;
-    return std::move(report_);
   }
 
  private:
-  // ---- runs and progress
+  static std::vector<RungResult> rungs_of(const std::vector<Technique>& techniques) {
+    std::vector<RungResult> rungs;
+    for (const Technique& technique : techniques) {
+      RungResult& rung = rungs.emplace_back(rung_of(technique));
+      rung.is_about_loading = technique.is_about_loading;
+      rung.judged_by_target = technique.judged_by_target;
+    }
+    return rungs;
+  }
+
+  void finish() override {
+    if (!runs_[0].empty()) fill_over_start(report_, runs_[0]);
+    report_.recipe_yaml = (kept_ ? *kept_ : base_).to_yaml();
+  }
+
+  // ---- runs
 
   LadderMeasure::Start starter(const std::optional<Recipe>& recipe) {
     if (!recipe) return [this](uint64_t seed) { return jobs_.plain(seed); };
     return [this, recipe](uint64_t seed) { return jobs_.with(*recipe, seed); };
   }
-
-  RungResult& result_of(size_t rung) { return rung == 0 ? report_.plain : report_.rungs[rung - 1]; }
 
   TargetRun to_target(const std::optional<Recipe>& recipe, int seed, int seeds, const char* what) {
     const std::string which = seeds > 1 ? c10::str(what, ", seed ", seed + 1) : what;
@@ -117,27 +89,9 @@ class Climb {
     fill_target(result_of(rung), runs_[rung]);
   }
 
-  void show(const MeasureProgress& progress) {
-    if (!on_event_) return;
-    RungResult so_far = result_of(now_);
-    if (const TimedWindows* windows = progress.windows; windows && windows->seconds_per_sample[0].size() >= 2) {
-      fill_from_windows(*windows, so_far);
-    }
-    LadderEvent event{.rung = &so_far, .activity = progress.activity, .done = progress.done, .total = progress.total};
-    if (progress.run) {
-      event.run_seconds = progress.run->seconds;
-      event.run_accuracy = progress.run->accuracy;
-    }
-    on_event_(event);
-  }
-
-  void announce(const RungResult& result) {
-    if (on_event_) on_event_({.rung = &result, .activity = "done", .finished = true});
-  }
-
   // ---- rungs
 
-  void measure_plain() {
+  void measure_start() override {
     RungResult& plain = report_.plain;
     plain.verdict = Verdict::kept;
     plain.batch_size = base_.batch_size;
@@ -149,44 +103,35 @@ class Climb {
     add_runs(0, {run});
     level_ = rate_of(runs_[0]);
     fill_rate(plain, level_, mean_step_samples(runs_[0]));
-    announce(plain);
   }
 
-  void measure_rung(const Technique& technique, size_t rung) {
+  const Technique& technique_of(size_t rung) const { return techniques_[rung - 1]; }
+  const Recipe& previous() const { return kept_ ? *kept_ : base_; }
+  Recipe recipe_of(size_t rung) const {
+    Recipe recipe = previous();
+    technique_of(rung).apply(recipe);
+    return recipe;
+  }
+
+  std::string obstacle(size_t rung) override {
+    const Technique& technique = technique_of(rung);
+    return technique.obstacle ? technique.obstacle(previous(), report_.machine) : "";
+  }
+
+  void measure_rung(size_t rung) override {
+    const Recipe recipe = recipe_of(rung);
     RungResult& result = result_of(rung);
-    Recipe recipe = kept_ ? *kept_ : base_;
-    const std::string obstacle = technique.obstacle ? technique.obstacle(recipe, report_.machine) : "";
-    if (!obstacle.empty()) {
-      result.verdict = Verdict::does_not_apply;
-      result.note = obstacle;
-      return;
-    }
-    technique.apply(recipe);
-    now_ = rung;
     result.batch_size = recipe.batch_size;
     result.learning_rate = recipe.lr;
-    result.note.clear();
-    try {
-      measure_and_judge(technique, recipe, rung);
-    } catch (const LadderStopped&) {
-      throw;
-    } catch (const std::exception& error) {  // the run diverged or ran out of memory, or the caller's code threw
-      result.verdict = Verdict::failed;
-      result.note = user_message(error);
-      return;
-    }
-    result.measured_speed = measured_effect(result.speedup);
-    result.measured_memory = measured_effect(result.memory_ratio);
-    if (result.kept()) keep(technique, recipe, rung);
+    measure_and_judge(technique_of(rung), recipe, rung);
   }
 
-  void keep(const Technique& technique, const Recipe& recipe, size_t rung) {
-    kept_ = recipe;
-    kept_rung_ = rung;
-    over_start_ = result_of(rung).samples_per_s_over_start;
+  void keep(size_t rung) override {
+    const Technique& technique = technique_of(rung);
+    kept_ = recipe_of(rung);
     first_peak_ = 0;
     equal_batch_so_far_ &= technique.equal_batch && !technique.judged_by_target;
-    if (equal_batch_so_far_) equal_batch_ = recipe;
+    if (equal_batch_so_far_) equal_batch_ = kept_;
   }
 
   void measure_and_judge(const Technique& technique, const Recipe& recipe, size_t rung) {
@@ -260,14 +205,8 @@ class Climb {
     step_samples_ = step_samples_of(*rung);
     result.peak_bytes = peak_of_first_steps(*rung);  // before the other job adds its own
     const auto below = starter(kept_)(options_.seed);
-    fill_from_windows(measure_.windows({rung.get(), below.get()}), result);
+    fill_from_windows(measure_.windows({rung.get(), below.get()}), step_samples_, result);
     result.bottleneck = rung->bottleneck();
-  }
-
-  void fill_from_windows(const TimedWindows& windows, RungResult& result) const {
-    result.speedup = paired_ratio(windows.seconds_per_sample[1], windows.seconds_per_sample[0]);
-    result.samples_per_s_over_start = chain(over_start_, result.speedup);
-    fill_rate(result, chain(level_, result.samples_per_s_over_start), step_samples_);
   }
 
   void fill_by_target(const PairedRuns& runs, RungResult& result) const {
@@ -293,9 +232,7 @@ class Climb {
   // ---- the total
 
   /// Compares plain and the last kept rung in time to target and in samples per second.
-  void compare_with_plain() {
-    if (!kept_) return;
-    now_ = kept_rung_;
+  void measure_total() override {
     std::vector<TargetRun> plain, all;
     for (int i = 0; i < options_.seeds; ++i) {
       plain.push_back(to_target(std::nullopt, i, options_.seeds, "plain"));
@@ -312,24 +249,20 @@ class Climb {
   }
 
   const Recipe base_;
+  const std::vector<Technique>& techniques_;
   LadderJobs& jobs_;
-  const LadderOptions options_;
-  std::function<void(const LadderEvent&)> on_event_;
-  LadderMeasure measure_;
-  LadderReport report_;
   std::vector<std::vector<TargetRun>> runs_;  ///< of plain and of each rung
-  size_t now_ = 0;                            ///< the rung in progress; 0: plain
   std::optional<Recipe> kept_, equal_batch_;
-  size_t kept_rung_ = 0;  ///< the rung of `kept_`; 0: plain
-  RatioInterval level_;   ///< samples per second of plain's first run
-  /// Samples per second of the previous configuration relative to plain.
-  RatioInterval over_start_{.ratio = 1, .low = 1, .high = 1};
-  int64_t first_peak_ = 0;   ///< of the first steps of the previous configuration; 0: not measured
-  double step_samples_ = 0;  ///< samples of the mean step in the windows
+  int64_t first_peak_ = 0;  ///< of the first steps of the previous configuration; 0: not measured
   bool equal_batch_so_far_ = true;
 };
 
 }  // namespace
+
+std::string_view to_string(LadderGoal goal) {
+  static constexpr std::string_view words[] = {"speed", "memory", "inference"};
+  return words[static_cast<size_t>(goal)];
+}
 
 const RungResult& LadderReport::top() const {
   const auto last = std::find_if(rungs.rbegin(), rungs.rend(), [](const RungResult& rung) { return rung.kept(); });
@@ -349,7 +282,7 @@ LadderReport run_ladder(const Recipe& recipe, const std::vector<Technique>& tech
                         const LadderOptions& options, const LadderInstruments& instruments,
                         const std::function<void(const LadderEvent&)>& on_event) {
   check_ladder_options(options);
-  return Climb(with_model_defaults(recipe), jobs, options, instruments, on_event).run(techniques);
+  return Climb(with_model_defaults(recipe), techniques, jobs, options, instruments, on_event).run();
 }
 
 }  // namespace bellows::train

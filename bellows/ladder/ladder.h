@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bellows/core/registry.h"
@@ -26,7 +27,7 @@ struct StepShares {
   double total_ms() const { return load_ms + forward_ms + backward_ms + optimizer_ms + other_ms; }
 };
 
-/// A training run from scratch that the ladder controls.
+/// A training run from scratch that the ladder controls, or a model that the ladder runs on inputs (inference_ladder.h).
 /// Threads: not thread-safe. Between calls, the job must not use the processor for long. It may fill its queues, but
 ///          must then wait
 class LadderJob {
@@ -49,6 +50,12 @@ class LadderJob {
   /// Describes the bottleneck of data loading and the most helpful change, in one or two sentences. Returns an empty
   /// text if this is not measured.
   virtual std::string bottleneck() { return ""; }
+  /// Returns the size of the model's parameters and buffers in bytes; 0 if it is not measured.
+  virtual int64_t model_bytes() { return 0; }
+  /// Returns by how much the outputs differ from those of rung 0, relative to the outputs; NaN if it is not measured.
+  virtual double output_difference() { return std::numeric_limits<double>::quiet_NaN(); }
+  /// Returns a remark for the report, such as the layers that stay in floating point; usually empty.
+  virtual std::string remark() { return ""; }
 };
 
 /// Starts the runs that the ladder compares.
@@ -73,7 +80,11 @@ enum class LadderGoal {
   speed,  ///< each rung must shorten the time to target
   /// Each rung must lower the peak, regardless of the cost in time, and still reach the target.
   memory,
+  inference,  ///< each rung must shorten the forward pass, and the accuracy must hold (inference_ladder.h)
 };
+
+/// Returns "speed", "memory" or "inference".
+std::string_view to_string(LadderGoal goal);
 
 struct LadderOptions {
   // Goal.
@@ -82,6 +93,12 @@ struct LadderOptions {
   /// A run that has not reached the target after this many epochs has failed. With the goal `speed`, a run that takes
   /// 2.5 times as long as the plain program has also failed.
   int64_t max_epochs = 30;
+  /// With the goal `inference`: largest loss of accuracy compared with rung 0, as a share. 0.005 is half a percentage
+  /// point.
+  double max_drop = 0.005;
+  /// With the goal `inference`, and if there is no accuracy: largest difference of the outputs from those of rung 0,
+  /// relative to the outputs (LadderJob::output_difference()).
+  double max_difference = 0.2;
   // Accuracy of the measurement.
   /// Minimum number of pairs of alternating timed windows per comparison; at least 5.
   int pairs = 9;
@@ -144,7 +161,8 @@ struct RungResult {
   int64_t peak_bytes = 0;
   double time_to_target_s = unknown;  ///< training time only; median over the seeds
   Range time_to_target_range;         ///< over the seeds; NaN if there is only one seed
-  double accuracy = unknown;          ///< at the end of training; median over the seeds
+  /// At the end of training; median over the seeds. With the goal `inference`, of the whole evaluation data.
+  double accuracy = unknown;
   Range accuracy_range;
   double epochs = unknown;  ///< number of epochs until the target; median over the seeds
   /// Times of all runs of seeds that ran to the target several times. Only the last run of each seed counts.
@@ -163,9 +181,11 @@ struct RungResult {
   double memory_over_start = unknown;
   Effect expected_speed = Effect::unknown, measured_speed = Effect::unknown;
   Effect expected_memory = Effect::unknown, measured_memory = Effect::unknown;
-  std::vector<AccuracyCurve> curves;  ///< one curve per seed
-  StepShares shares;                  ///< phases of the mean step of its runs to the target; 0 if not measured
-  std::string bottleneck;             ///< LadderJob::bottleneck() of its last run
+  std::vector<AccuracyCurve> curves;   ///< one curve per seed
+  StepShares shares;                   ///< phases of the mean step of its runs to the target; 0 if not measured
+  std::string bottleneck;              ///< LadderJob::bottleneck() of its last run
+  int64_t model_bytes = 0;             ///< LadderJob::model_bytes()
+  double output_difference = unknown;  ///< LadderJob::output_difference()
   bool kept() const { return verdict == Verdict::kept; }
 };
 
@@ -176,7 +196,8 @@ struct LadderReport {
   RungResult plain;
   std::vector<RungResult> rungs;
   /// Time to target of the plain program divided by that of the last kept rung, with paired seeds. With one seed, there
-  /// is no interval (NaN).
+  /// is no interval (NaN). With the goal `inference`, the ratio of the samples per second of the last kept rung and of
+  /// rung 0.
   RatioInterval speedup;
   /// Samples per second of the last kept rung that has the batch size and learning rate of the plain program, divided
   /// by the samples per second of the plain program.
@@ -187,14 +208,14 @@ struct LadderReport {
   /// Reason why the comparison of the plain program with the last kept rung is incomplete; empty if it is complete.
   std::string failure;
 
-  /// Returns the last kept rung, or the plain program if no rung was kept.
+  /// Returns the last kept rung, or rung 0 if no rung was kept.
   const RungResult& top() const;
 };
 
 /// Progress report of the ladder.
 struct LadderEvent {
   const RungResult* rung = nullptr;  ///< the rung that is being measured, with its results so far
-  /// One of "warm-up", "windows", "target", "target, seed 2", "previous, seed 2", "plain, seed 2", "all, seed 2" or
+  /// One of "warm-up", "windows", "accuracy", "target", "target, seed 2", "previous, seed 2", "plain, seed 2", "all, seed 2" or
   /// "done".
   std::string activity;
   int64_t done = 0, total = 0;                                                   ///< progress of this activity

@@ -31,7 +31,10 @@ enum class Request : int64_t {
   evaluate,
   take_peak_bytes,
   phases,
-  bottleneck
+  bottleneck,
+  model_bytes,
+  output_difference,
+  remark
 };
 
 struct Question {
@@ -83,7 +86,7 @@ bool receive_all(int fd, void* data, size_t bytes) {
 void await_answer(int fd) {
   pollfd end{fd, POLLIN, 0};
   do {
-    throw_if_stopped("measuring a training run");
+    throw_if_stopped("measuring");
   } while (poll(&end, 1, 50) <= 0);
 }
 
@@ -108,6 +111,13 @@ Answer answer(LadderJob& job, const Question& question, std::string& text) {
       return {.shares = job.phases()};
     case Request::bottleneck:
       text = job.bottleneck();
+      return {};
+    case Request::model_bytes:
+      return {.integer = job.model_bytes()};
+    case Request::output_difference:
+      return {.number = job.output_difference()};
+    case Request::remark:
+      text = job.remark();
       return {};
   }
   return {};
@@ -171,13 +181,18 @@ class ChildJob final : public LadderJob {
   double evaluate() override { return ask({Request::evaluate}).number; }
   int64_t take_peak_bytes() override { return ask({Request::take_peak_bytes}).integer; }
   StepShares phases() override { return ask({Request::phases}).shares; }
-  std::string bottleneck() override {
+  std::string bottleneck() override { return text_of(Request::bottleneck); }
+  int64_t model_bytes() override { return ask({Request::model_bytes}).integer; }
+  double output_difference() override { return ask({Request::output_difference}).number; }
+  std::string remark() override { return text_of(Request::remark); }
+
+ private:
+  std::string text_of(Request request) const {
     std::string text;
-    ask({Request::bottleneck}, &text);
+    ask({request}, &text);
     return text;
   }
 
- private:
   Answer ask(const Question& question, std::string* text = nullptr) const {
     Answer reply;
     const bool asked = send_all(fd_, &question, sizeof question);

@@ -3,6 +3,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
+#include <cstdio>
 
 #include "bellows/ladder/results.h"
 
@@ -13,6 +14,13 @@ namespace {
 constexpr double noticeable = 0.02;  // smaller changes count as no change
 constexpr double saving = 1.01;      // the least reduction of the peak that counts as saved memory
 constexpr double one_seed = 1.1;     // the least ratio of a single pair of runs that counts
+constexpr double rounding = 1e-9;    // of differences of percentages
+
+std::string number_text(const char* format, double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, format, number);
+  return text;
+}
 
 std::string missed(const TargetRun& run) {
   return c10::str("accuracy ", run.accuracy, " after ", format_seconds(run.seconds), " of training");
@@ -27,8 +35,8 @@ std::string longer_to_target(const PairedRuns& runs) {
 
 std::string_view to_string(Verdict verdict) {
   static constexpr std::string_view words[] = {
-      "kept",           "no effect", "slower",      "more memory", "did not reach the target", "slower to target",
-      "does not apply", "failed",    "not measured"};
+      "kept",          "no effect",      "slower", "more memory", "did not reach the target", "slower to target",
+      "less accurate", "does not apply", "failed", "not measured"};
   return words[static_cast<size_t>(verdict)];
 }
 
@@ -56,21 +64,15 @@ Effect measured_effect(double memory_ratio) {
 }
 
 void judge_by_rate(RungResult& result, const PairedRuns& runs) {
-  const RatioInterval& speedup = result.speedup;
   if (!all_reached(runs.rung)) {
     result.verdict = Verdict::misses_target;
     result.note = missed(runs.rung.back());
-  } else if (!speedup.excludes_one()) {
-    result.verdict = Verdict::no_effect;
-    result.note = "the 90 % interval of the speedup contains 1";
-  } else if (speedup.high < 1) {
-    result.verdict = Verdict::slower;
-    result.note = "the 90 % interval of the speedup is below 1";
-  } else if (!runs.below.empty() && median_seconds(runs.rung) >= median_seconds(runs.below)) {
+    return;
+  }
+  judge_by_speed(result);
+  if (result.kept() && !runs.below.empty() && median_seconds(runs.rung) >= median_seconds(runs.below)) {
     result.verdict = Verdict::later_at_target;
     result.note = "higher throughput, but " + longer_to_target(runs);
-  } else {
-    result.verdict = Verdict::kept;
   }
 }
 
@@ -101,6 +103,32 @@ void judge_by_memory(RungResult& result) {
     result.verdict = Verdict::no_effect;
     result.note = "the peak changed by less than 1 %";
   }
+}
+
+void judge_by_speed(RungResult& result) {
+  if (!result.speedup.excludes_one()) {
+    result.verdict = Verdict::no_effect;
+    result.note = "the 90 % interval of the speedup contains 1";
+  } else if (result.speedup.high < 1) {
+    result.verdict = Verdict::slower;
+    result.note = "the 90 % interval of the speedup is below 1";
+  } else {
+    result.verdict = Verdict::kept;
+  }
+}
+
+void judge_by_accuracy(RungResult& result, const RungResult& start, const LadderOptions& options) {
+  const double lost = 100 * (start.accuracy - result.accuracy);
+  if (std::isfinite(start.accuracy)) {
+    if (lost <= 100 * options.max_drop + rounding) return;
+    result.note = c10::str("faster, but the accuracy falls by ", number_text("%.2f", lost), " points, more than ",
+                           number_text("%.4g", 100 * options.max_drop));
+  } else {
+    if (result.output_difference <= options.max_difference) return;  // false for NaN
+    result.note = c10::str("faster, but the outputs differ by ", number_text("%.3g", 100 * result.output_difference),
+                           " %, more than ", number_text("%.3g", 100 * options.max_difference), " %");
+  }
+  result.verdict = Verdict::less_accurate;
 }
 
 }  // namespace bellows::train

@@ -6,6 +6,7 @@
 
 namespace bellows::train {
 
+struct LadderOptions;
 struct PairedRuns;
 struct RungResult;
 
@@ -17,12 +18,13 @@ enum class Verdict {
   more_memory,
   misses_target,
   later_at_target,
+  less_accurate,  ///< faster, but the accuracy or the outputs differ too much
   does_not_apply,
   failed,  ///< a run ended with an error
   not_measured
 };
-/// "kept", "no effect", "slower", "more memory", "did not reach the target", "slower to target", "does not apply",
-/// "failed", "not measured".
+/// "kept", "no effect", "slower", "more memory", "did not reach the target", "slower to target", "less accurate", "does
+/// not apply", "failed", "not measured".
 std::string_view to_string(Verdict verdict);
 
 /// The effect of a technique on time or memory.
@@ -44,5 +46,11 @@ void judge_by_rate(RungResult& result, const PairedRuns& runs);
 void judge_by_target(RungResult& result, const PairedRuns& runs);
 /// Judges the rung by its peak. A rung that did not reach the target keeps that verdict.
 void judge_by_memory(RungResult& result);
+/// Judges the rung by its speedup. Sets the verdict `kept` if the rung is faster.
+void judge_by_speed(RungResult& result);
+/// Judges a faster rung of a ladder for inference by its accuracy. Without an accuracy, judges it by the difference of its
+/// outputs.
+/// Params: start – rung 0
+void judge_by_accuracy(RungResult& result, const RungResult& start, const LadderOptions& options);
 
 }  // namespace bellows::train

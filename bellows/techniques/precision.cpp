@@ -5,12 +5,6 @@ namespace bellows::train {
 
 namespace {
 
-/// Empty if the hardware has bf16 arithmetic.
-std::string bf16_obstacle(const Recipe& recipe, const Machine& machine) {
-  if (machine.has_bf16_arithmetic() || !recipe.device.starts_with("cpu")) return "";
-  return "this processor has no bfloat16 arithmetic (AMX-BF16, AVX512-BF16), so bf16 would be emulated";
-}
-
 Technique bf16_autocast() {
   return {.name = "bf16_autocast",
           .title = "bf16 autocast",
@@ -55,6 +49,11 @@ Technique bf16_weights() {
 }
 
 }  // namespace
+
+std::string bf16_obstacle(const Recipe& recipe, const Machine& machine) {
+  if (machine.has_bf16_arithmetic() || !recipe.device.starts_with("cpu")) return "";
+  return "this processor has no bfloat16 arithmetic (AMX-BF16, AVX512-BF16), so bf16 would be emulated";
+}
 
 std::vector<Technique> precision_techniques() {
   return {bf16_autocast(), bf16_weights()};

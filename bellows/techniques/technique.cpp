@@ -66,13 +66,17 @@ std::string page_head(const Registry<Technique>& registry) {
 
 }  // namespace
 
+std::string expectation_lines(const Expectation& expected, Exactness exactness, const std::string& tolerance) {
+  return c10::str("- Expected: time per sample × ", expected.time_factor, " (", speed_words(expected.time_factor),
+                  "), peak memory × ", expected.memory_factor, ". ", expected.words,
+                  "\n- Exactness: ", to_string(exactness), tolerance.empty() ? "" : "; ", tolerance);
+}
+
 std::string techniques_page(const Registry<Technique>& registry) {
   std::string page = page_head(registry);
   for (const Technique& row : registry.rows()) {
-    page += c10::str("\n## ", row.title, " (`", row.name, "`)\n\n", row.changes, "\n\n- Expected: time per sample × ",
-                     row.expected.time_factor, " (", speed_words(row.expected.time_factor), "), peak memory × ",
-                     row.expected.memory_factor, ". ", row.expected.words, "\n- Exactness: ", to_string(row.exactness),
-                     row.tolerance.empty() ? "" : "; ", row.tolerance,
+    page += c10::str("\n## ", row.title, " (`", row.name, "`)\n\n", row.changes, "\n\n",
+                     expectation_lines(row.expected, row.exactness, row.tolerance),
                      row.judged_by_target ? "\n- The ladder judges it by the time to the target accuracy." : "",
                      row.equal_batch ? ""
                                      : "\n- The ladder excludes it from the comparison at equal batch size and "

@@ -13,6 +13,12 @@ namespace bellows::train {
 /// not apply. Otherwise, returns an empty text.
 std::string pictures_obstacle(const Recipe& recipe);
 std::string texts_obstacle(const Recipe& recipe);
+/// Returns an empty text if the hardware has bf16 arithmetic, and otherwise the reason why bf16 does not apply.
+std::string bf16_obstacle(const Recipe& recipe, const Machine& machine);
+
+/// The Markdown lines of a technique that describe its expected effect and its exactness, without a line break at the
+/// end.
+std::string expectation_lines(const Expectation& expected, Exactness exactness, const std::string& tolerance);
 
 /// Techniques that execute the same training faster.
 std::vector<Technique> speed_techniques();

@@ -165,19 +165,27 @@ train::LadderOptions ladder_options(const LadderArguments& arguments, const Reci
   return options;
 }
 
-void print_start(Terminal& terminal, const Recipe& recipe, const train::LadderOptions& options,
-                 const std::string& held_out, bool plain_program) {
+}  // namespace
+
+void print_machine(Terminal& terminal) {
   const Machine machine = this_machine();
-  terminal.print(terminal.paint(Colour::bold, (options.goal == train::LadderGoal::memory ? "bellows ladder --memory: "
-                                                                                         : "bellows ladder: ") +
-                                                  recipe.model + " on " + recipe.data) +
-                 "\n");
   for (const std::string& line :
        wrap(c10::str(machine.cpu, ", ", machine.torch_threads, machine.torch_threads == 1 ? " thread" : " threads",
                      ", libtorch ", machine.libtorch),
             79)) {
     terminal.print(line + "\n");
   }
+}
+
+namespace {
+
+void print_start(Terminal& terminal, const Recipe& recipe, const train::LadderOptions& options,
+                 const std::string& held_out, bool plain_program) {
+  terminal.print(terminal.paint(Colour::bold, (options.goal == train::LadderGoal::memory ? "bellows ladder --memory: "
+                                                                                         : "bellows ladder: ") +
+                                                  recipe.model + " on " + recipe.data) +
+                 "\n");
+  print_machine(terminal);
   for (const std::string& line :
        wrap(c10::str("Each technique is compared with the previous configuration: ", options.pairs,
                      options.max_pairs > options.pairs ? " or more" : "", " pairs of timed windows, then training to ",
@@ -226,6 +234,16 @@ int measure(const LadderArguments& arguments, const Registry<train::Technique>& 
   return report.failure.empty() ? exit_done : exit_failed;
 }
 
+void check_no_inference_options(const LadderArguments& arguments) {
+  for (const auto& [option, is_set] : {std::pair{"--run", !arguments.run.empty()},
+                                       {"--weights", !arguments.weights.empty()},
+                                       {"--split", !arguments.split.empty()},
+                                       {"--batch-size", arguments.batch_size > 0},
+                                       {"--max-drop", arguments.max_drop > 0}}) {
+    if (is_set) throw UsageError(std::string(option) + " requires --inference.");
+  }
+}
+
 /// Several ranks would disturb each other's measurements and write the same files.
 void check_alone() {
   const comm::LaunchEnvironment place = comm::read_launch_environment();
@@ -259,6 +277,8 @@ void write_ladder_files(Terminal& terminal, const LadderArguments& arguments, co
 int run_ladder(const LadderArguments& arguments) {
   if (!arguments.list) check_alone();
   check_targets(arguments);
+  if (!arguments.inference.empty()) return run_ladder_inference(arguments);
+  check_no_inference_options(arguments);
   if (arguments.memory_target > 0) return run_ladder_target(arguments);
   Registry<train::Technique> techniques("technique");
   train::register_techniques(techniques);

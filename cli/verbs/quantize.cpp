@@ -1,16 +1,14 @@
-#include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "bellows/core/stats.h"
 #include "bellows/quant/file.h"
 #include "bellows/system/file.h"
 #include "bellows/train/inference/quantization.h"
 #include "cli/interrupt.h"
 #include "cli/json_text.h"
+#include "cli/model_table.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cli/trained_options.h"
@@ -57,42 +55,12 @@ train::QuantizationGoal goal_of(const QuantizeArguments& arguments) {
   return goal;
 }
 
-std::string milliseconds(double seconds) {
-  return number("%.2f ms", 1e3 * seconds);
-}
-
-std::string size_of(const ModelEvaluation& evaluation) {
-  return format_bytes(static_cast<double>(evaluation.weight_bytes));
-}
-
 std::string comparison(const QuantizationResult& result) {
-  const ModelEvaluation &before = result.before, &after = result.after;
-  const bool has_accuracy = std::isfinite(before.evaluation.accuracy);
-  const auto percent = [](const ModelEvaluation& one) { return number("%.2f %%", 100 * one.evaluation.accuracy); };
-  std::vector<std::array<std::string, 4>> rows = {{"", "original", "quantized", ""}};
-  if (has_accuracy)
-    rows.push_back({"accuracy", percent(before), percent(after), number("%+.2f points", 100 * result.change())});
-  rows.push_back({"loss", number("%.4f", before.evaluation.loss), number("%.4f", after.evaluation.loss), ""});
-  rows.push_back({"latency", milliseconds(before.latency_median_s), milliseconds(after.latency_median_s),
-                  number("%.2f× as fast", before.latency_median_s / after.latency_median_s)});
-  rows.push_back({"size", size_of(before), size_of(after),
-                  number("%.1f %%", 100.0 * static_cast<double>(after.weight_bytes) /
-                                        static_cast<double>(std::max<int64_t>(1, before.weight_bytes)))});
-  std::string text;
-  for (const auto& [name, first, second, note] : rows)
-    text += pad_right(name, 10) + pad_left(first, 12) + pad_left(second, 12) + (note.empty() ? "" : "  " + note) + "\n";
-  return text + c10::str("Latency: median time of a batch of ", before.batch_size, ", compiled.\nData: ", before.data,
-                         ", ", before.evaluation.samples, " samples.\n");
-}
-
-ordered_json evaluation_json(const ModelEvaluation& one) {
-  return {{"loss", number_or_null<ordered_json>(one.evaluation.loss)},
-          {"accuracy", number_or_null<ordered_json>(one.evaluation.accuracy)},
-          {"latency_median_s", number_or_null<ordered_json>(one.latency_median_s)},
-          {"latency_p90_s", number_or_null<ordered_json>(one.latency_p90_s)},
-          {"batch_size", one.batch_size},
-          {"samples", one.evaluation.samples},
-          {"weight_bytes", one.weight_bytes}};
+  const ModelEvaluation& before = result.before;
+  return model_table(
+             {{.title = "original", .evaluation = before}, {.title = "quantized", .evaluation = result.after}}) +
+         c10::str("Latency: median time of a batch of ", before.batch_size, ", compiled.\nData: ", before.data, ", ",
+                  before.evaluation.samples, " samples.\n");
 }
 
 ordered_json result_json(const QuantizeArguments& arguments, const QuantizationResult& result) {

@@ -45,6 +45,8 @@ TEST(Command, HelpHasAnExampleAndFits80Columns) {
                                              {"bench-data", "--help"},
                                              {"pack", "--help"},
                                              {"evaluate", "--help"},
+                                             {"quantize", "--help"},
+                                             {"distill", "--help"},
                                              {"predict", "--help"},
                                              {"select", "--help"},
                                              {"launch", "--help"},

@@ -63,6 +63,37 @@ TEST(LadderTable, FitsEightyColumnsWhateverItHolds) {
   expect_to_fit(ladder_foot(terminal, report));
 }
 
+TEST(LadderTable, InferenceShowsSizesAndAccuracies) {
+  const Terminal terminal;
+  RungResult rung = a_rung();
+  rung.model_bytes = int64_t{9999} << 20;
+  rung.output_difference = 0.123456;
+  for (const double accuracy : {1.0, 0.98765}) {
+    rung.accuracy = accuracy;
+    for (const Verdict verdict : {Verdict::kept, Verdict::less_accurate, Verdict::no_effect}) {
+      rung.verdict = verdict;
+      rung.note = "a reason that is longer than any line of a terminal that has eighty columns, and is longer still";
+      expect_to_fit(ladder_row(terminal, rung, LadderGoal::inference));
+    }
+  }
+  EXPECT_THAT(ladder_row(terminal, rung, LadderGoal::inference), HasSubstr("  9999 98.77 "));
+  EXPECT_THAT(ladder_head(LadderGoal::inference), HasSubstr("size"));
+  expect_to_fit(ladder_head(LadderGoal::inference));
+  train::LadderReport report;
+  report.options.goal = LadderGoal::inference;
+  rung.verdict = Verdict::kept;
+  report.plain = report.rungs.emplace_back(rung);
+  report.plain.technique = "plain";
+  report.plain.title = "eager";
+  const std::string foot = ladder_foot(terminal, report);
+  expect_to_fit(foot);
+  EXPECT_THAT(foot, HasSubstr("Compared with eager"));
+  EXPECT_THAT(foot, HasSubstr("98.77 % → 98.77 %"));
+  EXPECT_THAT(foot, HasSubstr("12 %"));
+  EXPECT_THAT(foot, testing::Not(HasSubstr("plain libtorch")));
+  EXPECT_THAT(foot, testing::Not(HasSubstr("Time to")));
+}
+
 TEST(LadderTable, TheRungInProgressShowsWhatIsKnown) {
   RungResult rung = a_rung();
   rung.step_ms = 12.5;

@@ -48,6 +48,24 @@ TEST(PluginCommand, ModelOfThePluginClimbsTheLadder) {
   EXPECT_EQ(nlohmann::json::parse(outcome.out)["model"], "plugin_net");
 }
 
+TEST(PluginCommand, ModelOfThePluginClimbsTheInferenceLadder) {
+  const Outcome outcome = run_bellows({"ladder", "--inference", "--plugin", test_plugin, "--model", "plugin_net",
+                                       "--quick", "--max-seconds", "0.01", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto result = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(result["model"], "plugin_net (random weights)");
+  EXPECT_GT(result["baseline"]["step_ms"].get<double>(), 0);
+}
+
+TEST(PluginCommand, ModelOfThePluginLearnsFromATeacher) {
+  const Scratch folder;
+  ASSERT_EQ(train_with({"--model", "mlp", "--out", folder / "teacher"}).exit_code, 0);
+  const Outcome outcome = run_bellows({"distill", folder / "teacher", "--student", "plugin_net", "--plugin",
+                                       test_plugin, "--out", folder / "student", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["student"]["model"], "plugin_net");
+}
+
 TEST(PluginCommand, TheSamePluginTwiceIsOnce) {
   const Outcome outcome = train_with({"--plugin", test_plugin, "--plugin", test_plugin, "--model", "plugin_net"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;

@@ -5,6 +5,7 @@
 
 #include <sstream>
 
+#include "bellows/techniques/inference_technique.h"
 #include "bellows/train/recipe/recipe.h"
 #include "bellows/train/resolved_job.h"
 
@@ -41,6 +42,40 @@ TEST(Techniques, RowsAreCompleteAndChangeWhatTheySay) {
     }
     EXPECT_LE(row.expected.memory_factor, row.saves_memory ? 1 : 2) << row.name;
   }
+}
+
+TEST(Techniques, InferenceRowsAreCompleteAndChangeSettings) {
+  Registry<InferenceTechnique> techniques("technique");
+  register_inference_techniques(techniques);
+  const std::string page = techniques_page(techniques);
+  Machine machine;
+  machine.isa = {"avx512_bf16"};
+  InferenceSettings settings;
+  for (const InferenceTechnique& row : techniques.rows()) {
+    EXPECT_LE(row.title.size(), 17u) << "it fits the first column of the ladder";
+    EXPECT_FALSE(row.changes.empty() || row.source.empty() || row.expected.words.empty()) << row.name;
+    EXPECT_EQ(row.tolerance.empty(), row.exactness == Exactness::exact) << row.name;
+    EXPECT_THAT(page, HasSubstr("`" + row.name + "`"));
+    EXPECT_EQ(row.obstacle ? row.obstacle(settings, machine) : "", "") << row.name;
+    const auto words = [](const InferenceSettings& one) {
+      return c10::str(one.recipe.to_yaml(), one.inference_mode, one.compile, one.int8, one.keep_sensitive_layers);
+    };
+    InferenceSettings changed = settings;
+    row.apply(changed);
+    EXPECT_NE(words(changed), words(settings)) << row.name << " changes nothing";
+    EXPECT_NO_THROW(changed.recipe.validate()) << row.name;
+  }
+  const InferenceTechnique& int8 = techniques.at("int8");
+  techniques.at("bf16").apply(settings);
+  int8.apply(settings);
+  EXPECT_EQ(settings.recipe.precision, "fp32") << "int8 replaces bf16";
+  EXPECT_TRUE(settings.compile && settings.inference_mode);
+  EXPECT_THAT(int8.obstacle(settings, machine), HasSubstr("int8 already"));
+  settings = {};
+  settings.recipe.device = "cuda";
+  EXPECT_THAT(techniques.at("compiled").obstacle(settings, machine), HasSubstr("CPU only"));
+  settings.recipe.model = "bert-base";
+  EXPECT_THAT(techniques.at("channels_last").obstacle(settings, machine), HasSubstr("does not read images"));
 }
 
 TEST(Techniques, Bf16NeedsTheArithmetic) {

@@ -10,8 +10,11 @@
 #include "bellows/core/progress.h"
 #include "bellows/core/stats.h"
 #include "bellows/core/weight_bytes.h"
+#include "bellows/system/stop.h"
 #include "bellows/train/data/data_assembly.h"
 #include "bellows/train/inference/inference_model.h"
+#include "bellows/train/loss.h"
+#include "bellows/train/step/batch_placement.h"
 
 namespace bellows::train {
 
@@ -81,18 +84,31 @@ struct Latencies {
 
 }  // namespace
 
-ModelEvaluation evaluate(const TrainedModel& trained, const EvaluationOptions& options) {
+namespace {
+
+EvaluatedData open_data(const TrainedModel& trained, const EvaluationOptions& options) {
   TORCH_CHECK_VALUE(
       trained.job.data,
       "evaluate: the recipe has no dataset, which describes the classes. Set the key data in the recipe.");
+  EvaluatedData data = data_of(trained.job, options);
+  check_classes(trained.job, data);
+  return data;
+}
+
+data::Dataset batches_of(const TrainedModel& trained, const EvaluatedData& data, const EvaluationOptions& options) {
+  const data::Dataset batches =
+      evaluation_batches(trained.job, data.dataset).channels_last(trained.job.recipe.channels_last);
+  return options.batch_size > 0 ? batches.batch(options.batch_size) : batches;
+}
+
+}  // namespace
+
+ModelEvaluation evaluate(const TrainedModel& trained, const EvaluationOptions& options) {
   Recipe recipe = trained.job.recipe;
   const bool compile = options.compile || trained.quantized;
   if (compile) recipe.compile = "none";
-  const EvaluatedData data = data_of(trained.job, options);
-  check_classes(trained.job, data);
-  data::Dataset batches = evaluation_batches(trained.job, data.dataset).channels_last(recipe.channels_last);
-  if (options.batch_size > 0) batches = batches.batch(options.batch_size);
-  data::Loader loader = batches.loader();
+  const EvaluatedData data = open_data(trained, options);
+  data::Loader loader = batches_of(trained, data, options).loader();
   CompiledParts parts(recipe);
   Latencies latencies;
   Progress progress("evaluate", loader.samples_per_epoch(), "samples");
@@ -109,6 +125,26 @@ ModelEvaluation evaluate(const TrainedModel& trained, const EvaluationOptions& o
   const double seconds = result.evaluation.seconds;
   if (seconds > 0) result.samples_per_second = static_cast<double>(result.evaluation.samples) / seconds;
   return result;
+}
+
+std::vector<std::vector<at::Tensor>> evaluation_inputs(const TrainedModel& trained, const EvaluationOptions& options,
+                                                       int64_t batches) {
+  TORCH_CHECK_VALUE(batches > 0, "evaluation_inputs: expected at least 1 batch, got ", batches, ".");
+  data::Loader loader = batches_of(trained, open_data(trained, options), options).loader();
+  std::vector<std::vector<at::Tensor>> inputs;
+  int64_t full = 0;
+  loader.start(0);
+  while (static_cast<int64_t>(inputs.size()) < batches) {
+    throw_if_stopped("reading the evaluation data");
+    auto next = loader.next();
+    if (!next) break;
+    const data::Batch batch = placed(std::move(*next), trained.job.recipe, trained.job.device);
+    if (batch.size() == 0 || batch.size() < full) continue;
+    full = batch.size();
+    inputs.push_back(model_inputs(trained.model, batch));
+  }
+  TORCH_CHECK_VALUE(!inputs.empty(), "evaluation_inputs: none of the ", loader.size(), " samples could be used.");
+  return inputs;
 }
 
 }  // namespace bellows::train

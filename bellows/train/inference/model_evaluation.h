@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "bellows/train/inference/trained_model.h"
 #include "bellows/train/step/evaluation.h"
@@ -41,5 +42,12 @@ struct ModelEvaluation {
 ///           classes of the data differ from those of the model, or a label is missing or out of range. Stopped after
 ///           request_stop()
 ModelEvaluation evaluate(const TrainedModel& trained, const EvaluationOptions& options = {});
+
+/// Reads the first batches that evaluate() would run, for measurements of the forward pass.
+/// Params:  batches – number of batches; fewer if there is less data. Only full batches are read, unless there is none
+/// Returns: the inputs of each batch, in the order of the model's inputs
+/// Throws:  like evaluate()
+std::vector<std::vector<at::Tensor>> evaluation_inputs(const TrainedModel& trained, const EvaluationOptions& options,
+                                                       int64_t batches);
 
 }  // namespace bellows::train

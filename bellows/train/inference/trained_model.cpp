@@ -14,6 +14,7 @@
 #include "bellows/checkpoint/format.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/core/seed.h"
 #include "bellows/io/tensors/torch_file.h"
 #include "bellows/models/torchscript.h"
 #include "bellows/models/weights.h"
@@ -161,6 +162,14 @@ TrainedModel load_trained(const Recipe& recipe, const std::string& weights) {
   trained.weights = path;
   if (!path.empty()) load_into(trained, path);
   return trained;
+}
+
+TrainedModel load_untrained(const Recipe& recipe) {
+  constexpr int64_t usual_classes = 10;
+  Recipe complete = recipe;
+  if (complete.data.empty() && complete.num_classes == 0) complete.num_classes = usual_classes;
+  seed_everything(static_cast<uint64_t>(complete.seed));
+  return untrained(complete);
 }
 
 }  // namespace bellows::train

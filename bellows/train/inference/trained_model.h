@@ -45,4 +45,9 @@ TrainedModel load_run(const std::string& run);
 ///         message lists the differences). Other exceptions are those of resolve()
 TrainedModel load_trained(const Recipe& recipe, const std::string& weights);
 
+/// Creates the model of a recipe with random weights, to measure its speed. The same `seed` gives the same weights. If the
+/// recipe's `data` is empty, the number of classes is `num_classes`, or 10 if it is not set.
+/// Throws: like resolve()
+TrainedModel load_untrained(const Recipe& recipe);
+
 }  // namespace bellows::train

@@ -1,0 +1,121 @@
+// `bellows distill`, and the files that it writes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "bellows/train/inference/trained_model.h"
+#include "cli/terminal.h"
+#include "process.h"
+
+namespace bellows::cli {
+
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+/// A small ResNet on the digits as the teacher.
+class DistillCommand : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    scratch_ = std::make_unique<Scratch>();
+    const Outcome outcome = run_bellows({"train", "--data", digits(), "--set", "epochs=1", "--out", teacher()});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  }
+  static void TearDownTestSuite() { scratch_.reset(); }
+  static std::string path(const std::string& name) { return *scratch_ / name; }
+  static std::string teacher() { return path("teacher"); }
+
+ private:
+  static inline std::unique_ptr<Scratch> scratch_;
+};
+
+}  // namespace
+
+TEST_F(DistillCommand, TrainsAStudentAndComparesIt) {
+  const std::string out = path("student"), result_file = path("result.json");
+  const Outcome outcome = run_bellows({"distill", teacher(), "--student", "mlp", "--out", out, "--temperature", "4",
+                                       "--weight", "0.9", "--compare", "--set", "epochs=2", "--json", result_file});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("epoch"), HasSubstr("training the student alone")));
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("teacher       alone     student"), HasSubstr("parameters"), HasSubstr("than alone.")));
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 120u) << line;
+  std::ifstream in(result_file);
+  const json result = json::parse(in);
+  EXPECT_EQ(result["teacher"]["model"], "digits_resnet");
+  EXPECT_EQ(result["student"]["model"], "mlp");
+  EXPECT_EQ(result["student"]["parameters"], result["alone"]["parameters"]);
+  EXPECT_LT(result["student"]["parameters"].get<int64_t>(), result["teacher"]["parameters"].get<int64_t>());
+  EXPECT_NE(result["student"]["loss"], result["alone"]["loss"]);
+  EXPECT_GT(result["student"]["latency_median_s"].get<double>(), 0);
+  const train::Recipe recipe = train::recipe_of_run(out);
+  EXPECT_EQ(recipe.teacher, "digits_resnet");
+  EXPECT_EQ(recipe.teacher_weights, out + "/teacher.safetensors");
+  EXPECT_EQ(recipe.distill, 0.9);
+  EXPECT_EQ(recipe.distill_temperature, 4);
+  EXPECT_EQ(recipe.epochs, 2);
+  EXPECT_EQ(train::recipe_of_run(out + "/alone").teacher, "");
+  // The run is an ordinary one, whose accuracy is that of the table.
+  const Outcome evaluated = run_bellows({"evaluate", "--run", out, "--json"});
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  EXPECT_NEAR(json::parse(evaluated.out)["accuracy"].get<double>(), result["student"]["accuracy"].get<double>(), 0.003);
+  const Outcome of_teacher = run_bellows({"evaluate", "--run", teacher(), "--json"});
+  EXPECT_NEAR(json::parse(of_teacher.out)["accuracy"].get<double>(), result["teacher"]["accuracy"].get<double>(),
+              0.003);
+}
+
+TEST_F(DistillCommand, ResumesAStoppedRun) {
+  const std::string out = path("stopped");
+  Process process({.arguments = {"distill", teacher(), "--student", "mlp", "--out", out, "--set", "epochs=2000"}});
+  ASSERT_TRUE(process.wait_until([](const Outcome& so_far) { return so_far.err.find("epoch") != std::string::npos; }));
+  process.signal(SIGINT);
+  const Outcome stopped = process.finish();
+  EXPECT_EQ(stopped.exit_code, 130) << stopped.err;
+  EXPECT_THAT(stopped.out, HasSubstr("Resume with: bellows distill " + teacher() + " --out " + out + " --resume"));
+  const auto weights = std::filesystem::last_write_time(out + "/teacher.safetensors");
+  const Outcome again = run_bellows({"distill", teacher(), "--student", "mlp", "--out", out});
+  EXPECT_EQ(again.exit_code, 2);
+  EXPECT_THAT(again.err, HasSubstr("Pass --resume to continue it"));
+  const Outcome resumed =
+      run_bellows({"distill", teacher(), "--out", out, "--resume", "--accept-changes", "--set", "epochs=1", "--json"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(json::parse(resumed.out)["student"]["model"], "mlp") << "from the recipe in the folder";
+  EXPECT_EQ(std::filesystem::last_write_time(out + "/teacher.safetensors"), weights);
+}
+
+TEST_F(DistillCommand, Problems) {
+  const auto problem = [](const std::vector<std::string>& arguments, int exit_code, const std::string& words) {
+    std::vector<std::string> all{"distill"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    const Outcome outcome = run_bellows(all);
+    EXPECT_EQ(outcome.exit_code, exit_code) << outcome.out << outcome.err;
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("bellows: "), HasSubstr(words), Not(HasSubstr(".cpp"))));
+  };
+  const std::string out = path("none");
+  problem({}, 2, "TEACHER");
+  problem({teacher(), "--student", "mlp"}, 2, "--out");
+  problem({teacher(), "--out", out}, 2, "distill needs a student. Pass --student");
+  problem({path("nowhere"), "--student", "mlp", "--out", out}, 1, "there is no folder");
+  problem({teacher(), "--student", "mpl", "--out", out}, 2, "mlp");
+  problem({teacher(), "--student", "mlp", "--out", teacher()}, 2, "name the same folder");
+  problem({teacher(), "--student", "mlp", "--out", out, "--weight", "1.5"}, 2, "above 0 and at most 1");
+  problem({teacher(), "--student", "bert-20m", "--out", out, "--set", "tokenizer=bytes"}, 2, "same kind");
+  std::filesystem::create_directory(path("untrained"));
+  std::filesystem::copy_file(teacher() + "/recipe.yaml", path("untrained") + "/recipe.yaml");
+  problem({path("untrained"), "--student", "mlp", "--out", out}, 1, "contains no checkpoint");
+  problem({teacher(), "--student", "mlp", "--out", out, "--set", "num_classes=3"}, 1,
+          "the teacher predicts 10 classes");
+  EXPECT_FALSE(std::filesystem::exists(out + "/teacher.safetensors")) << "nothing is written after an error";
+}
+
+}  // namespace bellows::cli
