@@ -47,7 +47,8 @@ const std::vector<LayerOperator>& layer_operators() {
     };
     auto* made = new std::vector<LayerOperator>;  // never destroyed: threads may outlive static objects
     made->push_back({.handle = named("aten::linear"), .kind = LayerKind::linear});
-    made->push_back({.handle = named("aten::addmm"), .kind = LayerKind::linear, .input = 1, .weight = 2, .transposed = true});
+    made->push_back(
+        {.handle = named("aten::addmm"), .kind = LayerKind::linear, .input = 1, .weight = 2, .transposed = true});
     for (const char* name : {"aten::mm", "aten::matmul"})
       made->push_back({.handle = named(name), .kind = LayerKind::linear, .transposed = true});
     for (const char* name : {"aten::conv1d", "aten::conv2d", "aten::conv3d"}) {
@@ -89,14 +90,16 @@ class FakeQuantizer::Impl {
 
   Impl(Model model, FakeQuantizerOptions options) : model_(std::move(model)), options_(std::move(options)) {
     TORCH_CHECK_VALUE(options_.averaging_constant > 0 && options_.averaging_constant <= 1,
-                      "FakeQuantizer: expected an averaging_constant in (0, 1], got ", options_.averaging_constant, ".");
+                      "FakeQuantizer: expected an averaging_constant in (0, 1], got ", options_.averaging_constant,
+                      ".");
     std::vector<std::string> names;
     const TensorNames parameters(model_.named_parameters());
     for (const TensorNames::Entry& entry : parameters.entries()) {
       if (can_be_weight(entry.tensor)) names.push_back(layer_name(entry.name));
     }
-    TORCH_CHECK_VALUE(!names.empty(), "FakeQuantizer: the model has no parameter that can be the weight of a linear or a "
-                                      "convolution. It may be quantized already, or be in float64.");
+    TORCH_CHECK_VALUE(!names.empty(),
+                      "FakeQuantizer: the model has no parameter that can be the weight of a linear or a "
+                      "convolution. It may be quantized already, or be in float64.");
     check_patterns(options_.skip, names);
     for (const TensorNames::Entry& entry : parameters.entries()) {
       if (can_be_weight(entry.tensor)) add(entry);
@@ -157,8 +160,8 @@ class FakeQuantizer::Impl {
     const Parameters parameters = without_gradients([&] { return weight_parameters(trained, weight); });
     if (trained.weight_step.defined())
       return learned_fake_quantize(weight, positive(trained.weight_step), parameters.zero_point, scheme);
-    return at::fake_quantize_per_channel_affine(weight.to(at::kFloat), parameters.scale, parameters.zero_point, /*axis=*/0,
-                                                scheme.smallest(), scheme.largest())
+    return at::fake_quantize_per_channel_affine(weight.to(at::kFloat), parameters.scale, parameters.zero_point,
+                                                /*axis=*/0, scheme.smallest(), scheme.largest())
         .to(weight.scalar_type());
   }
 
@@ -305,7 +308,8 @@ class LayerTap : public tap::ArgumentTap {
     const at::Tensor& seen = arguments[known->weight].toTensor();
     const TensorNames::Entry* const entry = parameters_.find(seen);
     if (!entry || !is_whole(entry->tensor, seen, known->transposed)) return;
-    if (arguments[known->input].toTensor().is_floating_point()) quantize_(entry->name, entry->tensor, *known, arguments);
+    if (arguments[known->input].toTensor().is_floating_point())
+      quantize_(entry->name, entry->tensor, *known, arguments);
   }
 
  private:
@@ -362,8 +366,8 @@ std::vector<at::Tensor> FakeQuantizer::buffers() const {
 FakeQuantizerGuard::FakeQuantizerGuard(const FakeQuantizer& quantizer) {
   const auto impl = quantizer.impl_;
   const bool training = impl->model().training();
-  const auto quantize = [impl, training](const std::string& parameter, const at::Tensor& weight, const LayerOperator& op,
-                                         std::span<c10::IValue> arguments) {
+  const auto quantize = [impl, training](const std::string& parameter, const at::Tensor& weight,
+                                         const LayerOperator& op, std::span<c10::IValue> arguments) {
     FakeQuantizer::Impl::Layer* const layer = impl->find(parameter);
     if (!layer) return;
     const at::Tensor input = arguments[op.input].toTensor();

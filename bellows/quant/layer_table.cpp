@@ -55,7 +55,8 @@ bool matches_name(std::string_view pattern, std::string_view name) {
 
 void check_patterns(const std::vector<std::string>& patterns, const std::vector<std::string>& names) {
   for (const std::string& pattern : patterns) {
-    const bool used = std::any_of(names.begin(), names.end(), [&](const auto& name) { return matches_name(pattern, name); });
+    const bool used =
+        std::any_of(names.begin(), names.end(), [&](const auto& name) { return matches_name(pattern, name); });
     const std::string near = nearest_match(pattern, names);
     TORCH_CHECK_VALUE(used, "quantization: `skip`: no layer has the name \"", pattern, "\".",
                       near.empty() ? "" : " Did you mean \"" + near + "\"?");

@@ -44,10 +44,11 @@ void check_options(const Options& options) {
                     options.smooth, ".");
   TORCH_CHECK_VALUE(options.smooth == 0 || integers,
                     "quantization: `smooth` needs the method static or dynamic, got weight_only.");
-  TORCH_CHECK_VALUE(options.trained.empty() || (options.method == Method::static_range && options.smooth == 0 &&
-                                                options.rounding == Rounding::nearest && !options.correct_bias),
-                    "quantization: `trained` needs the method static, rounding nearest, and neither `smooth` nor "
-                    "`correct_bias`, because the model was trained without them. Change these options, or clear `trained`.");
+  TORCH_CHECK_VALUE(
+      options.trained.empty() || (options.method == Method::static_range && options.smooth == 0 &&
+                                  options.rounding == Rounding::nearest && !options.correct_bias),
+      "quantization: `trained` needs the method static, rounding nearest, and neither `smooth` nor "
+      "`correct_bias`, because the model was trained without them. Change these options, or clear `trained`.");
   TORCH_CHECK_VALUE(options.min_weights >= 0, "quantization: expected a number of weights of at least 0, got ",
                     options.min_weights, ".");
 }
