@@ -50,7 +50,6 @@ class Net(nn.Module):
             self.fc = nn.Linear(12 * 4, 5)
         else:
             self.inner = nn.Linear(8 * 36, 16)
-            self.tanh = nn.Tanh()
             self.again = tq.QuantStub()
             self.fc = nn.Linear(16, 5)
         self.norms = norms
@@ -59,7 +58,8 @@ class Net(nn.Module):
         x = self.relu(self.norm(self.conv(self.quant(x))))
         if self.norms:
             return self.fc(self.other_relu(self.other_norm(self.other(x))).flatten(1))
-        return self.fc(self.again(self.tanh(self.inner(x.flatten(1)))))
+        # The module Tanh would have its own fake quantizer in torch.ao.
+        return self.fc(self.again(torch.tanh(self.inner(x.flatten(1)))))
 
 
 def trained(norms, x, target, tensors):
