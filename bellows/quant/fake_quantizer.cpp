@@ -365,14 +365,13 @@ std::vector<at::Tensor> FakeQuantizer::buffers() const {
 
 FakeQuantizerGuard::FakeQuantizerGuard(const FakeQuantizer& quantizer) {
   const auto impl = quantizer.impl_;
-  const bool training = impl->model().training();
-  const auto quantize = [impl, training](const std::string& parameter, const at::Tensor& weight,
+  const auto quantize = [impl](const std::string& parameter, const at::Tensor& weight,
                                          const LayerOperator& op, std::span<c10::IValue> arguments) {
     FakeQuantizer::Impl::Layer* const layer = impl->find(parameter);
     if (!layer) return;
     const at::Tensor input = arguments[op.input].toTensor();
     const bool recomputes = torch::autograd::get_current_graph_task_id() >= 0;
-    if (!impl->observe(*layer, input, op.kind, training && !recomputes)) return;
+    if (!impl->observe(*layer, input, op.kind, impl->model().training() && !recomputes)) return;
     const at::Tensor fake = impl->fake_weight(*layer, weight);
     arguments[op.weight] = op.transposed ? fake.t() : fake;
     arguments[op.input] = impl->fake_input(*layer, input, op.kind);

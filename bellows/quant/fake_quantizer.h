@@ -71,8 +71,7 @@ class FakeQuantizer {
 
 /// While the guard exists, the model's layers compute with fake-quantized weights and inputs on this thread.
 ///
-/// If the model is in training mode when the guard is created, each call updates the range of the layer's inputs. In
-/// evaluation mode, ranges do not change, and layers without a range stay in floating point. Recomputation in backward does
+/// If the model is in training mode, each call updates the range of the layer's inputs. In evaluation mode, ranges do not change, and layers without a range stay in floating point. Recomputation in backward does
 /// not update ranges.
 /// Threads: as tap::ArgumentTapGuard
 /// Cost:    per call of a layer about 20 small operators, and two passes over the input and the weight
