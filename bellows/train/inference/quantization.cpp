@@ -62,8 +62,9 @@ QuantizationGoal with_trained_layers(QuantizationGoal goal, const TrainedModel& 
   if (fits) {
     options.trained = trained.trained_layers;
   } else {
-    log_warn("quantize: the model was trained with quantize = int8, but these options differ from training, so the ranges "
-             "from training are not used. Use the method static without other options.");
+    log_warn(
+        "quantize: the model was trained with quantize = int8, but these options differ from training, so the ranges "
+        "from training are not used. Use the method static without other options.");
   }
   return goal;
 }

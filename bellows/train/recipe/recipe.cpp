@@ -182,7 +182,8 @@ constexpr Row table[] = {
      "with teacher_cache: number of largest logits that are stored. All other classes count as one class. 0: all "
      "logits"},
     {"quantize", &Recipe::quantize, "none, int8",
-     "quantization-aware training, for one process only. int8: linears and convolutions compute with weights and inputs "
+     "quantization-aware training, for one process only. int8: linears and convolutions compute with weights and "
+     "inputs "
      "that are rounded to 8 bits, as the model from `bellows quantize` does"},
     {"quantize_start_step",
      &Recipe::quantize_start_step,

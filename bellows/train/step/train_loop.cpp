@@ -292,8 +292,7 @@ void TrainLoop::put_back_buffers(const at::Tensor& loss) {
   const c10::NoGradGuard no_grad;
   const at::Tensor good = at::isfinite(loss);
   std::vector<at::Tensor> buffers = step_buffers();
-  for (const auto i : c10::irange(buffers.size()))
-    buffers[i].copy_(at::where(good, buffers[i], kept_buffers_[i]));
+  for (const auto i : c10::irange(buffers.size())) buffers[i].copy_(at::where(good, buffers[i], kept_buffers_[i]));
 }
 
 std::vector<double> TrainLoop::take_losses() {
