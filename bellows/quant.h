@@ -3,6 +3,7 @@
 // Includes the component quant: quantized models and their files, quantization-aware training, affine quantization,
 // observers, packed integers, 8-bit floating point, and methods that choose quantized weights.
 #include "bellows/quant/affine.h"
+#include "bellows/quant/batch_norm_freeze.h"
 #include "bellows/quant/checkpoint.h"
 #include "bellows/quant/fake_quantizer.h"
 #include "bellows/quant/file.h"

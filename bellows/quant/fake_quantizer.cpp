@@ -318,22 +318,6 @@ class LayerTap : public tap::ArgumentTap {
   const Keep keep_;
 };
 
-/// Turns training batch norms of a model into evaluating ones.
-class BatchNormTap : public tap::ArgumentTap {
- public:
-  explicit BatchNormTap(const Model& model) : buffers_(model.named_buffers()) {}
-
-  void call(const tap::OpRef& op, std::span<c10::IValue> arguments) override {
-    if (op.name() != "aten::batch_norm") return;
-    constexpr size_t running_mean = 3, training = 5;
-    if (arguments[running_mean].isTensor() && buffers_.find(arguments[running_mean].toTensor()))
-      arguments[training] = false;
-  }
-
- private:
-  const TensorNames buffers_;
-};
-
 }  // namespace
 
 FakeQuantizer::FakeQuantizer(Model model, FakeQuantizerOptions options)
@@ -365,8 +349,8 @@ std::vector<at::Tensor> FakeQuantizer::buffers() const {
 
 FakeQuantizerGuard::FakeQuantizerGuard(const FakeQuantizer& quantizer) {
   const auto impl = quantizer.impl_;
-  const auto quantize = [impl](const std::string& parameter, const at::Tensor& weight,
-                                         const LayerOperator& op, std::span<c10::IValue> arguments) {
+  const auto quantize = [impl](const std::string& parameter, const at::Tensor& weight, const LayerOperator& op,
+                               std::span<c10::IValue> arguments) {
     FakeQuantizer::Impl::Layer* const layer = impl->find(parameter);
     if (!layer) return;
     const at::Tensor input = arguments[op.input].toTensor();
@@ -381,10 +365,5 @@ FakeQuantizerGuard::FakeQuantizerGuard(const FakeQuantizer& quantizer) {
 }
 
 FakeQuantizerGuard::~FakeQuantizerGuard() = default;
-
-BatchNormFreezeGuard::BatchNormFreezeGuard(const Model& model)
-    : tap_(std::make_shared<tap::ArgumentTapGuard>(std::make_shared<BatchNormTap>(model))) {}
-
-BatchNormFreezeGuard::~BatchNormFreezeGuard() = default;
 
 }  // namespace bellows::quant

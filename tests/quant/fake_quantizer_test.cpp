@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include "bellows/quant/batch_norm_freeze.h"
 #include "bellows/quant/quantize.h"
 #include "tests/quant/networks.h"
 #include "tests/support/errors.h"

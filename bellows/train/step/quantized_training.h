@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "bellows/quant/batch_norm_freeze.h"
 #include "bellows/quant/fake_quantizer.h"
 
 namespace bellows::train {
