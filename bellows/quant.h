@@ -1,9 +1,11 @@
 #pragma once
 
-// Includes the component quant: quantized models and their files, affine quantization, observers, packed integers, 8-bit
-// floating point, and methods that choose quantized weights.
+// Includes the component quant: quantized models and their files, quantization-aware training, affine quantization,
+// observers, packed integers, 8-bit floating point, and methods that choose quantized weights.
 #include "bellows/quant/affine.h"
+#include "bellows/quant/batch_norm_freeze.h"
 #include "bellows/quant/checkpoint.h"
+#include "bellows/quant/fake_quantizer.h"
 #include "bellows/quant/file.h"
 #include "bellows/quant/float8.h"
 #include "bellows/quant/formats/awq.h"
@@ -23,3 +25,4 @@
 #include "bellows/quant/packed.h"
 #include "bellows/quant/quantize.h"
 #include "bellows/quant/scheme.h"
+#include "bellows/quant/trained_layer.h"

@@ -2,6 +2,7 @@
 
 // Includes the component tap: hooks into libtorch that observe, check or replace operators.
 #include "bellows/tap/allocator.h"
+#include "bellows/tap/argument_tap.h"
 #include "bellows/tap/batch_norm.h"
 #include "bellows/tap/context.h"
 #include "bellows/tap/deferral.h"

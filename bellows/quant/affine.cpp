@@ -64,7 +64,11 @@ Parameters choose_parameters(const at::Tensor& low, const at::Tensor& high, cons
       (lowest <= highest).all().item<bool>() && at::isfinite(highest - lowest).all().item<bool>(),
       "quantization: expected finite ranges whose lower end does not exceed the upper end. The ranges are in [",
       lowest.min().item<float>(), ", ", highest.max().item<float>(), "]. Check the data for NaN and infinite values.");
-  const at::Tensor below = lowest.clamp_max(0), above = highest.clamp_min(0);
+  return unchecked_parameters(lowest, highest, scheme);
+}
+
+Parameters unchecked_parameters(const at::Tensor& low, const at::Tensor& high, const Scheme& scheme) {
+  const at::Tensor below = low.to(at::kFloat).clamp_max(0), above = high.to(at::kFloat).clamp_min(0);
   const auto steps = static_cast<double>(scheme.largest() - scheme.smallest());
   if (scheme.symmetric) {
     const at::Tensor scale = (at::maximum(-below, above) / (steps / 2)).clamp_min(smallest_scale);

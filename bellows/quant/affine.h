@@ -26,6 +26,9 @@ struct Parameters {
 /// Throws: c10::ValueError if a bound is NaN or infinite, or if low exceeds high
 /// Ref:    torch.ao.quantization.observer.UniformQuantizationObserverBase.calculate_qparams
 Parameters choose_parameters(const at::Tensor& low, const at::Tensor& high, const Scheme& scheme);
+/// The same without a check of the bounds, so that no value is read on the host: in compiled steps, and on accelerators.
+/// NaN bounds give a NaN scale.
+Parameters unchecked_parameters(const at::Tensor& low, const at::Tensor& high, const Scheme& scheme);
 /// Returns the parameters for the minimum and maximum of a tensor.
 Parameters choose_parameters(const at::Tensor& x, const Scheme& scheme);
 

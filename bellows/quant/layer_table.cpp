@@ -2,6 +2,10 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <algorithm>
+
+#include "bellows/core/error.h"
+
 namespace bellows::quant {
 
 const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
@@ -36,6 +40,27 @@ std::string layer_name(const std::string& parameter) {
 std::string tensor_prefix(const std::string& parameter) {
   if (parameter == "weight") return "";
   return parameter.ends_with(".weight") ? layer_name(parameter) + "." : parameter + "_";
+}
+
+bool matches_name(std::string_view pattern, std::string_view name) {
+  const size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return pattern == name;
+  if (!name.starts_with(pattern.substr(0, star))) return false;
+  const std::string_view rest = pattern.substr(star + 1);
+  for (size_t at = star; at <= name.size(); ++at) {
+    if (matches_name(rest, name.substr(at))) return true;
+  }
+  return false;
+}
+
+void check_patterns(const std::vector<std::string>& patterns, const std::vector<std::string>& names) {
+  for (const std::string& pattern : patterns) {
+    const bool used =
+        std::any_of(names.begin(), names.end(), [&](const auto& name) { return matches_name(pattern, name); });
+    const std::string near = nearest_match(pattern, names);
+    TORCH_CHECK_VALUE(used, "quantization: `skip`: no layer has the name \"", pattern, "\".",
+                      near.empty() ? "" : " Did you mean \"" + near + "\"?");
+  }
 }
 
 at::Tensor norm_in_evaluation(const tap::OpRef& op, std::span<c10::IValue> arguments) {

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -41,6 +42,11 @@ std::string layer_name(const std::string& parameter);
 /// Returns the beginning of the names of a layer's other tensors: "fc." for "fc.weight", "" for "weight", and
 /// "in_proj_weight_" for "in_proj_weight".
 std::string tensor_prefix(const std::string& parameter);
+
+/// Returns whether the name matches the pattern, in which "*" is any text.
+bool matches_name(std::string_view pattern, std::string_view name);
+/// Throws: c10::ValueError if a pattern matches none of the names (the message suggests the nearest name)
+void check_patterns(const std::vector<std::string>& patterns, const std::vector<std::string>& names);
 
 /// Returns the operator's running mean if it is a batch norm in evaluation mode, otherwise an undefined tensor.
 at::Tensor norm_in_evaluation(const tap::OpRef& op, std::span<c10::IValue> arguments);

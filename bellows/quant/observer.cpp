@@ -1,10 +1,16 @@
 #include "bellows/quant/observer.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/isinf.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+
+#include <limits>
 
 #include "bellows/quant/histogram.h"
 #include "bellows/quant/histogram_range.h"
@@ -38,15 +44,17 @@ class MinMaxObserver : public Observer {
     auto [low, high] = as_rows(values, scheme_).aminmax(1);
     low = low.view(shape);
     high = high.view(shape);
-    if (!low_.defined()) {
-      low_ = low;
-      high_ = high;
-      return;
-    }
-    TORCH_CHECK_VALUE(low.sizes() == low_.sizes(), "calibration: expected ", low_.numel(),
+    TORCH_CHECK_VALUE(!low_.defined() || low.sizes() == low_.sizes(), "calibration: expected ", low_.numel(),
                       " channels as in the first batch, got ", low.numel(), ".");
-    low_ = constant_ > 0 ? low_ + constant_ * (low - low_) : at::minimum(low_, low);
-    high_ = constant_ > 0 ? high_ + constant_ * (high - high_) : at::maximum(high_, high);
+    if (constant_ > 0) {
+      if (!low_.defined()) average_ = MovingRange(low.sizes(), low.device());
+      average_.update(low, high, constant_);
+      low_ = average_.low();
+      high_ = average_.high();
+    } else {
+      low_ = low_.defined() ? at::minimum(low_, low) : low;
+      high_ = high_.defined() ? at::maximum(high_, high) : high;
+    }
   }
 
   Parameters parameters() const override {
@@ -57,6 +65,7 @@ class MinMaxObserver : public Observer {
  private:
   Scheme scheme_;
   double constant_;  ///< 0: no average
+  MovingRange average_;
   at::Tensor low_, high_;
 };
 
@@ -97,6 +106,19 @@ constexpr std::pair<RangeMethod, const char*> methods[] = {{RangeMethod::min_max
                                                            {RangeMethod::entropy, "entropy"}};
 
 }  // namespace
+
+MovingRange::MovingRange(at::IntArrayRef channels, c10::Device device) {
+  std::vector<int64_t> shape{2};
+  shape.insert(shape.end(), channels.begin(), channels.end());
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  bounds_ = at::full(shape, infinity, at::TensorOptions(device).dtype(at::kFloat));
+  bounds_.select(0, 1).fill_(-infinity);
+}
+
+void MovingRange::update(const at::Tensor& low, const at::Tensor& high, double weight) {
+  const at::Tensor batch = at::stack({low, high});
+  bounds_.copy_(at::where(at::isinf(bounds_), batch, bounds_ + weight * (batch - bounds_)));
+}
 
 std::unique_ptr<Observer> make_observer(const Scheme& scheme, const ObserverOptions& options) {
   scheme.check();

@@ -25,6 +25,26 @@ struct ObserverOptions {
   double percentile = 0.9999;        ///< percentile: the share of the values inside of the range, in (0, 1]
 };
 
+/// An exponential moving average of the smallest and the largest value of each batch. The first batch sets the range.
+/// No value is read on the host, and the tensor stays the same object, so compiled steps can update it.
+/// Threads: not thread-safe
+/// Ref:     torch.ao.quantization.observer.MovingAverageMinMaxObserver
+class MovingRange {
+ public:
+  /// Params: channels – shape of the range's bounds: {} for a whole tensor
+  explicit MovingRange(at::IntArrayRef channels = {}, c10::Device device = c10::kCPU);
+  /// Params: low, high – fp32, of one batch
+  ///         weight    – of this batch, in (0, 1]
+  void update(const at::Tensor& low, const at::Tensor& high, double weight);
+  at::Tensor low() const { return bounds_.select(0, 0); }
+  at::Tensor high() const { return bounds_.select(0, 1); }
+  /// [2, channels]: the lower and the upper bounds. [∞, −∞] before the first batch.
+  const at::Tensor& bounds() const { return bounds_; }
+
+ private:
+  at::Tensor bounds_;
+};
+
 /// Observes values during calibration and chooses the parameters of their quantization.
 /// Threads: not thread-safe
 class Observer {

@@ -45,42 +45,31 @@ void check_options(const Options& options) {
                     options.smooth, ".");
   TORCH_CHECK_VALUE(options.smooth == 0 || integers,
                     "quantization: `smooth` needs the method static or dynamic, got weight_only.");
+  TORCH_CHECK_VALUE(
+      options.trained.empty() || (options.method == Method::static_range && options.smooth == 0 &&
+                                  options.rounding == Rounding::nearest && !options.correct_bias),
+      "quantization: `trained` needs the method static, rounding nearest, and neither `smooth` nor "
+      "`correct_bias`, because the model was trained without them. Change these options, or clear `trained`.");
   TORCH_CHECK_VALUE(options.min_weights >= 0, "quantization: expected a number of weights of at least 0, got ",
                     options.min_weights, ".");
 }
 
-/// Whether the name matches the pattern, in which "*" is any text.
-bool matches(std::string_view pattern, std::string_view name) {
-  const size_t star = pattern.find('*');
-  if (star == std::string_view::npos) return pattern == name;
-  if (!name.starts_with(pattern.substr(0, star))) return false;
-  const std::string_view rest = pattern.substr(star + 1);
-  for (size_t at = star; at <= name.size(); ++at) {
-    if (matches(rest, name.substr(at))) return true;
-  }
-  return false;
-}
-
 bool is_skipped(const std::string& name, const std::vector<std::string>& patterns) {
   return std::any_of(patterns.begin(), patterns.end(),
-                     [&](const std::string& pattern) { return matches(pattern, name); });
+                     [&](const std::string& pattern) { return matches_name(pattern, name); });
 }
 
-void check_patterns(const std::vector<CalibratedLayer>& layers, const std::vector<std::string>& patterns) {
+std::vector<std::string> names_of(const std::vector<CalibratedLayer>& layers) {
   std::vector<std::string> names;
   names.reserve(layers.size());
   for (const CalibratedLayer& layer : layers) names.push_back(layer.name);
-  for (const std::string& pattern : patterns) {
-    const bool used = std::any_of(names.begin(), names.end(), [&](const auto& name) { return matches(pattern, name); });
-    const std::string near = nearest_match(pattern, names);
-    TORCH_CHECK_VALUE(used, "quantization: `skip`: no layer has the name \"", pattern, "\".",
-                      near.empty() ? "" : " Did you mean \"" + near + "\"?");
-  }
+  return names;
 }
 
 /// Why a layer stays in floating point although the user wants to quantize it, or empty.
 std::string obstacle(const CalibratedLayer& layer, const Options& options) {
   if (!layer.kept.empty()) return layer.kept;
+  if (!options.trained.empty() && !options.trained.contains(layer.name)) return "it was not trained with quantization";
   if (layer.weight.scalar_type() == at::kDouble) return "the weight is float64";
   if (options.method == Method::dynamic && layer.kind != LayerKind::linear)
     return "dynamic quantization supports only linears";
@@ -104,17 +93,45 @@ std::string reason_to_keep(const CalibratedLayer& layer, const Options& options)
   return reason;
 }
 
-/// The weight and bias of a convolution and the batch norm behind it, as one convolution.
-std::pair<at::Tensor, at::Tensor> folded(const CalibratedLayer& layer) {
+/// A batch norm behind a convolution: factor of each output, and the bias of the folded convolution.
+std::pair<at::Tensor, at::Tensor> norm_of(const CalibratedLayer& layer) {
   const CalibratedLayer::Norm& norm = *layer.norm;
   at::Tensor factor = (norm.variance.to(at::kFloat) + norm.eps).rsqrt();
   if (norm.weight.defined()) factor = factor * norm.weight;
   at::Tensor bias = layer.bias.defined() ? layer.bias - norm.mean : -norm.mean;
   bias = bias * factor;
   if (norm.bias.defined()) bias = bias + norm.bias;
+  return {factor, bias.to(at::kFloat)};
+}
+
+/// The weight and bias of a convolution and the batch norm behind it, as one convolution.
+std::pair<at::Tensor, at::Tensor> folded(const CalibratedLayer& layer) {
+  auto [factor, bias] = norm_of(layer);
   std::vector<int64_t> channel(layer.weight.dim(), 1);
   channel[0] = -1;
-  return {layer.weight * factor.view(channel), bias.to(at::kFloat)};
+  return {layer.weight * factor.view(channel), std::move(bias)};
+}
+
+/// The layer with the integers and the input of training. A norm multiplies the scales of the outputs, so the integers stay
+/// the same. Norms with a factor that is not positive are not folded.
+QuantizedLayer trained_layer(const CalibratedLayer& layer, const TrainedLayer& trained, const Options& options,
+                             double& weight_sqnr) {
+  const at::Tensor weight = layer.weight.detach().to(at::kFloat);
+  const LayerInput input = quantized_input(layer.name, trained, layer.kind);
+  QuantizedLayer made{.name = layer.name,
+                      .parameter = layer.parameter,
+                      .kind = layer.kind,
+                      .weight = quantize(weight, weight_parameters(trained, weight), options.weights),
+                      .input = input.parameters,
+                      .input_is_signed = input.is_signed};
+  weight_sqnr = sqnr(weight, made.weight.dequantize());
+  if (!options.fold_norms || !layer.norm || layer.kind != LayerKind::convolution) return made;
+  const auto [factor, bias] = norm_of(layer);
+  if (!(factor > 0).all().item<bool>()) return made;
+  made.weight.parameters.scale = made.weight.parameters.scale * factor;
+  made.bias = bias;
+  made.norm = layer.norm->name;
+  return made;
 }
 
 QuantizedTensor rounded(const at::Tensor& weight, const InputStatistics* inputs, const Options& options,
@@ -257,7 +274,8 @@ Rounding rounding_of(const std::string& name) {
 Quantized quantize(const Model& model, const Options& options, std::span<const std::vector<at::Tensor>> calibration) {
   check_options(options);
   const at::NoGradGuard no_gradients;
-  const bool observes = options.method == Method::static_range, learns = needs_statistics(options);
+  const bool observes = options.method == Method::static_range && options.trained.empty();
+  const bool learns = needs_statistics(options);
   std::unordered_map<std::string, InputStatistics> statistics;
   CalibrationOptions how{.observer = options.activations, .observes = observes};
   if (learns) {
@@ -267,7 +285,7 @@ Quantized quantize(const Model& model, const Options& options, std::span<const s
   }
   const size_t batches = observes || learns ? calibration.size() : std::min<size_t>(1, calibration.size());
   const std::vector<CalibratedLayer> found = calibrate(model, calibration.first(batches), how);
-  check_patterns(found, options.skip);
+  check_patterns(options.skip, names_of(found));
   Report report;
   std::vector<QuantizedLayer> layers;
   for (const CalibratedLayer& layer : found) {
@@ -276,9 +294,12 @@ Quantized quantize(const Model& model, const Options& options, std::span<const s
                     .kept = reason_to_keep(layer, options),
                     .bytes_before = static_cast<int64_t>(layer.weight.nbytes())};
     const auto inputs = statistics.find(layer.name);
-    if (one.kept.empty())
-      layers.push_back(
-          quantized(layer, inputs == statistics.end() ? nullptr : &inputs->second, options, one.weight_sqnr));
+    if (one.kept.empty()) {
+      const InputStatistics* const own = inputs == statistics.end() ? nullptr : &inputs->second;
+      layers.push_back(options.trained.empty()
+                           ? quantized(layer, own, options, one.weight_sqnr)
+                           : trained_layer(layer, options.trained.at(layer.name), options, one.weight_sqnr));
+    }
     report.layers.push_back(std::move(one));
   }
   share_input_parameters(layers);

@@ -13,6 +13,7 @@
 #include "bellows/quant/observer.h"
 #include "bellows/quant/report.h"
 #include "bellows/quant/scheme.h"
+#include "bellows/quant/trained_layer.h"
 
 /// Quantization of whole models.
 /// ```
@@ -63,6 +64,11 @@ struct Options {
   /// Frees the floating-point weights of quantized layers. The original model can then no longer be used: its weights are
   /// NaN. By default, both models work.
   bool release_weights = false;
+  /// Ranges and steps of quantization-aware training (FakeQuantizer::trained_layers()), which replace the calibration of
+  /// ranges. The quantized model then computes with the same integers as the fake-quantized one. Layers that are not in the
+  /// table stay in floating point. Needs the method static_range and rounding to the nearest integer. Empty: ranges are
+  /// calibrated.
+  TrainedLayers trained{};
 };
 
 struct Quantized {
@@ -80,7 +86,7 @@ struct Quantized {
 /// The original model is put into evaluation mode. Unless `release_weights` is set, it can still be used.
 /// Params:  calibration – inputs of some calls, in the order of model.inputs(). The first call finds the layers. Method
 ///                        static_range chooses the ranges of activations from all of them, so pass a few hundred samples.
-///                        One call is enough for the other methods
+///                        One call is enough for the other methods, and with `trained`
 /// Threads: the model's forward is thread-safe if the original one is
 /// Cost:    two passes over the calibration data
 /// Throws:  c10::ValueError if an option is invalid, if there is no calibration data, if it gives NaN or infinite activations,

@@ -25,6 +25,11 @@ struct Checking : tap::OpCheck {
   int64_t seen = 0;
 };
 
+struct Leaving : tap::ArgumentTap {
+  void call(const tap::OpRef&, std::span<c10::IValue>) override { ++seen; }
+  int64_t seen = 0;
+};
+
 struct PassThrough : tap::OpTap {
   void call(const tap::OpCall& op, tap::Stack& stack) override { op.next(stack); }
 };
@@ -119,6 +124,7 @@ std::vector<Work> all_work() {
        installer<ObserverGuard, Watching>(ObserverNeeds{.inputs = true, .outputs = true}),
        {"dispatch_mode", "profiler"}},
       {"OpCheck on add", "add", add, installer<OpCheckGuard, Checking>(), {"function_mode"}},
+      {"ArgumentTap on a small training step", "step", training_step, installer<ArgumentTapGuard, Leaving>(), {}},
       {"OpTap, pass-through, on add", "add", add, op_tap, {"dispatch_mode"}},
       {"OpTap, pass-through, on add_", "add_", add_in_place, op_tap, {"dispatch_mode"}},
       {"OpTap, pass-through, on add with gradient", "add_grad", add_with_gradient, op_tap, {"dispatch_mode"}},

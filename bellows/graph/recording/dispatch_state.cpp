@@ -13,7 +13,8 @@ namespace bellows::graph {
 namespace {
 
 /// Taps are added and removed around a region. All other keys of the thread belong to the state.
-constexpr c10::DispatchKeySet tap_keys({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
+constexpr c10::DispatchKeySet tap_keys({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
+                                        c10::DispatchKey::TESTING_ONLY_GenericWrapper});  // of ArgumentTap
 
 /// Precisions of matmuls, convolutions and recurrent layers in oneDNN.
 struct Precisions {

@@ -53,9 +53,26 @@ void reach_goal(const TrainedModel& trained, const QuantizationGoal& goal, const
   }
 }
 
+/// Uses the ranges from quantization-aware training, if there are any.
+QuantizationGoal with_trained_layers(QuantizationGoal goal, const TrainedModel& trained) {
+  quant::Options& options = goal.options;
+  if (trained.trained_layers.empty() || !options.trained.empty()) return goal;
+  const bool fits = options.method == quant::Method::static_range && options.rounding == quant::Rounding::nearest &&
+                    options.smooth == 0 && !options.correct_bias;
+  if (fits) {
+    options.trained = trained.trained_layers;
+  } else {
+    log_warn(
+        "quantize: the model was trained with quantize = int8, but these options differ from training, so the ranges "
+        "from training are not used. Use the method static without other options.");
+  }
+  return goal;
+}
+
 }  // namespace
 
-QuantizationResult quantize(const TrainedModel& trained, const QuantizationGoal& goal) {
+QuantizationResult quantize(const TrainedModel& trained, const QuantizationGoal& given) {
+  const QuantizationGoal goal = with_trained_layers(given, trained);
   TORCH_CHECK_VALUE(!trained.quantized, "quantize: ", trained.weights,
                     " contains a quantized model already. Quantize the model with its original weights.");
   TORCH_CHECK_VALUE(!goal.max_drop || (*goal.max_drop >= 0 && *goal.max_drop <= 1),

@@ -33,7 +33,7 @@ struct QuantizationResult {
 };
 
 /// Quantizes a trained model with training samples as calibration data, and evaluates both models on the held-out data.
-/// Shows progress.
+/// Shows progress. If the model was trained with the key `quantize`, its ranges are used instead of calibrated ones.
 /// Cost:   two evaluations, plus one for each attempt to reach `max_drop`
 /// Throws: c10::ValueError if the recipe has no dataset, if the limit is not in [0, 1], or if the task has no accuracy.
 ///         Also if the limit cannot be reached. Other exceptions are those of quant::quantize() and evaluate(). Stopped

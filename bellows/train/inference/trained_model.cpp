@@ -18,10 +18,12 @@
 #include "bellows/io/tensors/torch_file.h"
 #include "bellows/models/torchscript.h"
 #include "bellows/models/weights.h"
+#include "bellows/quant/fake_quantizer.h"
 #include "bellows/quant/file.h"
 #include "bellows/system/file.h"
 #include "bellows/train/job.h"
 #include "bellows/train/recipe/recipe_error.h"
+#include "bellows/train/step/quantized_training.h"
 
 namespace bellows::train {
 
@@ -68,6 +70,11 @@ void restore(TrainedModel& trained, const checkpoint::State& state) {
     if (name == "n_averaged") trained.averaged = value.item<int64_t>() > 0;
   }
   if (trained.averaged) load_state_dict(trained.model, without_prefix(average, "module."));
+  const NamedTensors quantized = without_prefix(state.extra, quantized_training_prefix);
+  if (quantized.empty()) return;
+  quant::FakeQuantizer quantizer(trained.model);
+  quantizer.load_state(quantized);
+  trained.trained_layers = quantizer.trained_layers();
 }
 
 /// The content of a checkpoint, or nothing if the file is of another kind.

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "bellows/core/model.h"
+#include "bellows/quant/trained_layer.h"
 #include "bellows/train/recipe/recipe.h"
 #include "bellows/train/resolved_job.h"
 
@@ -14,9 +15,10 @@ namespace bellows::train {
 struct TrainedModel {
   ResolvedJob job;
   Model model;
-  std::string weights;     ///< path of the weights; empty if `model` is a TorchScript file that contains them
-  int64_t step = -1;       ///< number of optimizer steps of the checkpoint; -1 if `weights` is not a checkpoint
-  bool averaged = false;   ///< the weights are the moving average of the training run (`ema_decay`)
+  std::string weights;    ///< path of the weights; empty if `model` is a TorchScript file that contains them
+  int64_t step = -1;      ///< number of optimizer steps of the checkpoint; -1 if `weights` is not a checkpoint
+  bool averaged = false;  ///< the weights are the moving average of the training run (`ema_decay`)
+  quant::TrainedLayers trained_layers{};  ///< of training with the key `quantize`; otherwise empty
   bool quantized = false;  ///< the layers have integer weights; evaluate() and predict() then compile the forward pass
 };
 

@@ -181,6 +181,19 @@ constexpr Row table[] = {
      {0, 1e6},
      "with teacher_cache: number of largest logits that are stored. All other classes count as one class. 0: all "
      "logits"},
+    {"quantize", &Recipe::quantize, "none, int8",
+     "quantization-aware training, for one process only. int8: linears and convolutions compute with weights and "
+     "inputs "
+     "that are rounded to 8 bits, as the model from `bellows quantize` does"},
+    {"quantize_start_step",
+     &Recipe::quantize_start_step,
+     {0, any},
+     "with quantize: number of optimizer steps without quantization at the start of training"},
+    {"batch_norm_freeze_step",
+     &Recipe::batch_norm_freeze_step,
+     {0, any},
+     "number of optimizer steps after which batch norms no longer update their running statistics, and normalize with "
+     "them. 0: never"},
     {"ema_decay",
      &Recipe::ema_decay,
      {0, 1},
@@ -581,6 +594,13 @@ void check_teacher_keys(const Recipe& recipe, const std::string& where) {
                     ". Set teacher_compile: false.");
 }
 
+void check_quantize_keys(const Recipe& recipe, const std::string& where) {
+  TORCH_CHECK_VALUE(recipe.quantize_start_step == 0 || recipe.quantize != "none", "recipe: ", where,
+                    ": quantize_start_step = ", recipe.quantize_start_step,
+                    " works only with quantize = int8, got quantize = none. Set quantize: int8, or "
+                    "quantize_start_step: 0.");
+}
+
 void check_precision_keys(const Recipe& recipe, const std::string& where) {
   const bool looks_at_gradients =
       recipe.max_grad_norm > 0 || recipe.max_grad_value > 0 || recipe.gradient_accumulation_steps > 1;
@@ -636,6 +656,7 @@ void check_memory_keys(const Recipe& recipe, const std::string& where) {
 void check_together(const Recipe& recipe, const std::string& where) {
   check_course_keys(recipe, where);
   check_teacher_keys(recipe, where);
+  check_quantize_keys(recipe, where);
   check_precision_keys(recipe, where);
   check_memory_keys(recipe, where);
   const std::string conflict = recipe.compile == "none" ? "" : compile_conflict(recipe);

@@ -51,6 +51,9 @@ struct Recipe {
   bool teacher_compile = false;
   std::string teacher_cache;
   int64_t teacher_top = 0;
+  std::string quantize = "none";
+  int64_t quantize_start_step = 0;
+  int64_t batch_norm_freeze_step = 0;
   double ema_decay = 0;
   bool sync_batch_norm = false;
   int64_t batch_size_start = 0;

@@ -78,6 +78,7 @@ TrainLoop::TrainLoop(Job job)
       policy_(precision_policy(job_.recipe)),
       fast_random_(job_.recipe.fast_random),
       activations_(job_.recipe, job_.model, ranks_.rank()),
+      quantized_(job_.recipe, job_.model, ranks_.size()),
       compiled_(job_.recipe),
       update_(job_.recipe),
       rates_(job_.recipe, growth_, job_.optimizers),
@@ -161,6 +162,7 @@ void TrainLoop::take_step(data::Batch first, bool stop) {
 void TrainLoop::forward_backward(const data::Batch& batch, int64_t number, GroupMean& mean, bool alone, bool last) {
   PhaseClock clock;
   std::optional<StepOutput> output;
+  const QuantizedTraining::Guard quantized(quantized_, step_);  // also for recomputation in backward
   ranks_.before_forward(last);
   {
     const inspect::TraceScope scope("forward");
@@ -232,6 +234,7 @@ std::optional<data::Batch> TrainLoop::next_batch() {
 
 void TrainLoop::replay(const data::Batch& batch) {
   stepping_.clear();  // this backward pass must not update weights
+  const QuantizedTraining::Guard quantized(quantized_, step_);
   const auto precision = make_precision_guard(policy_, device_);
   job_.loss(batch).loss.backward();
 }
@@ -275,17 +278,21 @@ void TrainLoop::check_gradient(const data::Batch& batch) {
 // A forward pass with bad values corrupts running statistics, which a skipped step does not restore.
 void TrainLoop::keep_buffers() {
   kept_buffers_.clear();
-  for (const auto& [name, buffer] : job_.model.named_buffers()) kept_buffers_.push_back(buffer.clone());
+  for (const at::Tensor& buffer : step_buffers()) kept_buffers_.push_back(buffer.clone());
+}
+
+std::vector<at::Tensor> TrainLoop::step_buffers() const {
+  std::vector<at::Tensor> buffers = job_.model.buffers();
+  const std::vector<at::Tensor> ranges = quantized_.buffers();
+  buffers.insert(buffers.end(), ranges.begin(), ranges.end());
+  return buffers;
 }
 
 void TrainLoop::put_back_buffers(const at::Tensor& loss) {
   const c10::NoGradGuard no_grad;
   const at::Tensor good = at::isfinite(loss);
-  const NamedTensors buffers = job_.model.named_buffers();
-  for (const auto i : c10::irange(buffers.size())) {
-    at::Tensor buffer = buffers[i].second;
-    buffer.copy_(at::where(good, buffer, kept_buffers_[i]));
-  }
+  std::vector<at::Tensor> buffers = step_buffers();
+  for (const auto i : c10::irange(buffers.size())) buffers[i].copy_(at::where(good, buffers[i], kept_buffers_[i]));
 }
 
 std::vector<double> TrainLoop::take_losses() {
@@ -313,6 +320,7 @@ Evaluation TrainLoop::evaluate() {
   std::optional<optim::AveragedWeights> averaged;
   if (average_ && average_->n_averaged() > 0) averaged.emplace(*average_);
   ranks_.before_evaluation();
+  const QuantizedTraining::Guard quantized(quantized_, step_ - 1);
   const Evaluation result =
       train::evaluate(job_.model, *eval_loader_, job_.recipe, job_.task, ranks_.group(), &compiled_);
   rates_.note_evaluation(result.loss);
@@ -351,6 +359,7 @@ NamedTensors TrainLoop::extra_state(const comm::Group* ranks) const {
   append("train_metrics.", metrics_.state(ranks));
   append("rates.", rates_.state());
   append("exchange.", ranks_.state());
+  append(quantized_training_prefix, quantized_.state());
   if (average_) append("average.", average_->state_dict());
   if (sample_stats_) append("sample_stats.", sample_stats_->state());
   return extra;
@@ -399,6 +408,8 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options) {
   rates_.restore(below(state.extra, "rates."));
   const NamedTensors sample_stats = below(state.extra, "sample_stats.");
   if (sample_stats_ && !(own_options && sample_stats.empty())) sample_stats_->load_state(sample_stats);
+  const NamedTensors quantized = below(state.extra, quantized_training_prefix);
+  if (!own_options || !quantized.empty()) quantized_.restore(quantized);
   if (!own_options) ranks_.restore(below(state.extra, "exchange."));
   if (own_options) rates_.forget();
   if (average_ && (!own_options || !average.empty())) average_->load_state_dict(average);

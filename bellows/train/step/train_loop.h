@@ -18,6 +18,7 @@
 #include "bellows/train/step/compiled_parts.h"
 #include "bellows/train/step/evaluation.h"
 #include "bellows/train/step/growth.h"
+#include "bellows/train/step/quantized_training.h"
 #include "bellows/train/step/ranks.h"
 #include "bellows/train/step/rates.h"
 #include "bellows/train/step/train_metrics.h"
@@ -132,6 +133,7 @@ class TrainLoop {
   bool looks_at_once() const;
   void check_finite(const at::Tensor& loss, const data::Batch& batch);
   void check_gradient(const data::Batch& batch);
+  std::vector<at::Tensor> step_buffers() const;
   void keep_buffers();
   void put_back_buffers(const at::Tensor& loss);
   void take_gradients();
@@ -148,6 +150,7 @@ class TrainLoop {
   amp::Policy policy_;
   nn::FastRandomGuard fast_random_;
   Activations activations_;
+  QuantizedTraining quantized_;
   CompiledParts compiled_;
   Update update_;
   Rates rates_;

@@ -1,0 +1,56 @@
+#include "bellows/quant/trained_layer.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <limits>
+
+#include "bellows/quant/rows.h"
+
+namespace bellows::quant {
+
+namespace {
+
+constexpr Scheme affine{}, symmetric{.symmetric = true};
+constexpr double smallest_step = std::numeric_limits<float>::epsilon();
+
+}  // namespace
+
+Parameters parameters_of_range(const at::Tensor& input_range, LayerKind kind) {
+  const at::Tensor low = input_range.select(0, 0), high = input_range.select(0, 1);
+  Parameters made = unchecked_parameters(low, high, affine);
+  if (kind == LayerKind::linear) return made;
+  const Parameters centered = unchecked_parameters(low, high, symmetric);
+  const at::Tensor negative = low < 0;
+  return {.scale = at::where(negative, centered.scale, made.scale),
+          .zero_point = at::where(negative, centered.zero_point, made.zero_point)};
+}
+
+Parameters input_parameters(const TrainedLayer& layer, LayerKind kind) {
+  if (!layer.input_step.defined()) return parameters_of_range(layer.input_range, kind);
+  return {.scale = layer.input_step.detach().clamp_min(smallest_step).select(0, 0),
+          .zero_point = layer.input_zero_point.select(0, 0).to(at::kInt)};
+}
+
+Parameters weight_parameters(const TrainedLayer& layer, const at::Tensor& weight) {
+  const Scheme scheme = weight_scheme();
+  if (layer.weight_step.defined()) {
+    const at::Tensor step = layer.weight_step.detach().clamp_min(smallest_step);
+    return {.scale = step, .zero_point = at::zeros_like(step, at::kInt)};
+  }
+  const auto [low, high] = as_rows(weight.detach().to(at::kFloat), scheme).aminmax(1);
+  return unchecked_parameters(low, high, scheme);
+}
+
+LayerInput quantized_input(const std::string& name, const TrainedLayer& layer, LayerKind kind) {
+  Parameters made = input_parameters(layer, kind);
+  TORCH_CHECK_VALUE(at::isfinite(made.scale).item<bool>(), "quantization: the trained range of the inputs of \"", name,
+                    "\" is NaN or infinite. Train the model again, or calibrate it with data.");
+  const bool is_signed = kind == LayerKind::convolution && made.zero_point.item<int>() != 0;
+  if (is_signed) made.zero_point = made.zero_point - 128;
+  return {.parameters = std::move(made), .is_signed = is_signed};
+}
+
+}  // namespace bellows::quant

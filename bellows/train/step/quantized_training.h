@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "bellows/quant/batch_norm_freeze.h"
+#include "bellows/quant/fake_quantizer.h"
+
+namespace bellows::train {
+
+struct Recipe;
+
+/// Quantization-aware training of a loop, and frozen batch norms: the recipe's `quantize`, `quantize_start_step` and
+/// `batch_norm_freeze_step`. Without these keys, it changes nothing.
+/// Threads: not thread-safe
+class QuantizedTraining {
+ public:
+  /// Throws: c10::ValueError if there are several ranks, or if the model has no layer to quantize
+  QuantizedTraining(const Recipe& recipe, const Model& model, int64_t ranks);
+
+  /// While the guard exists, the model computes as in the step with this number. Evaluations after n steps compute as in
+  /// step n − 1, the last one, and do not change the ranges.
+  class Guard {
+   public:
+    Guard(const QuantizedTraining& training, int64_t step);
+
+   private:
+    std::optional<quant::FakeQuantizerGuard> quantized_;
+    std::optional<quant::BatchNormFreezeGuard> frozen_;
+  };
+
+  /// Returns the tensors that steps change by themselves, like running statistics.
+  std::vector<at::Tensor> buffers() const;
+  NamedTensors state() const;
+  void restore(const NamedTensors& state);
+
+ private:
+  Model model_;
+  std::optional<quant::FakeQuantizer> quantizer_;
+  int64_t start_ = 0;
+  int64_t freeze_ = 0;  ///< 0: never
+};
+
+/// Prefix of state() in the extra tensors of checkpoints.
+constexpr const char* quantized_training_prefix = "quantize.";
+
+}  // namespace bellows::train
