@@ -73,7 +73,8 @@ class Layouts {
   void extend(QuantizedCall& call, int at);
   using MakesPass = std::function<std::optional<LayerPass>(const QuantizedCall& call)>;
   bool put_with_epilogue(const QuantizedCall& call, int at, const Desc& plain, const MakesPass& pass_of);
-  void put_quantized(const QuantizedCall& call, const LayerPass& pass, const Desc& plain);
+  void put_quantized(const QuantizedCall& call, const KernelPointer& kernel, const Operand& weight);
+  bool integer_linear_with(const QuantizedCall& call, int at, Linear shape);
   /// Whether an int32 scalar is known to be 0.
   bool is_zero(const Operand& scalar) const;
   void put_linear(const LinearCall& call, const KernelPointer& kernel, const Operand& weight, const Epilogue& epilogue);
@@ -101,6 +102,9 @@ class Layouts {
   Operand made_channels_last(const Operand& result);
   void need_plain(ValueId value);
   Operand packed(const Operand& weight, const Desc& plain, const Desc& wanted, const Operand* factor = nullptr);
+  /// Returns the weight as a kernel packs it.
+  /// Params: nbytes – of the packed weight; determines its layout
+  Operand packed_by(const KernelPointer& pack, const Operand& weight, size_t nbytes);
   Operand opaque(size_t nbytes, const Geometry& like);
   /// Returns a new, separate value with this geometry.
   Operand temporary(const Geometry& geometry);

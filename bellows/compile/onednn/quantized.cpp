@@ -70,12 +70,12 @@ class Layer {
   std::vector<Slot> slots_;
 };
 
+}  // namespace
+
 std::string name_of_layer(const char* kind, const std::vector<PostOp>& post, const Integers& integers,
                           const std::string& how) {
   return kind + name_of(post) + (integers.quantizes_output() ? " quantize " : " ") + how;
 }
-
-}  // namespace
 
 std::optional<LayerPass> quantized_linear_forward(const Linear& shape, const Integers& integers,
                                                   const std::vector<PostOp>& post) {

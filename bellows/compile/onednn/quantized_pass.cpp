@@ -105,15 +105,14 @@ void Layouts::extend(QuantizedCall& call, int at) {
   }
 }
 
-void Layouts::put_quantized(const QuantizedCall& call, const LayerPass& pass, const Desc& plain) {
+void Layouts::put_quantized(const QuantizedCall& call, const KernelPointer& kernel, const Operand& weight) {
   const auto place = [&](const Operand& image) { return call.image ? channels_last_of(image) : image; };
-  for (const Operand* read : {&call.weight, &call.bias, &call.weight_scale, &call.input_scale}) need_plain(read->value);
+  for (const Operand* read : {&call.bias, &call.weight_scale, &call.input_scale}) need_plain(read->value);
   if (!call.image) {
     need_plain(call.input.value);
     for (const Operand& added : call.epilogue.added) need_plain(added.value);
   }
-  std::vector<Operand> operands{place(call.input), packed(call.weight, plain, pass.weight), call.input_scale,
-                                call.weight_scale};
+  std::vector<Operand> operands{place(call.input), weight, call.input_scale, call.weight_scale};
   if (call.integers.input_zero_point) operands.push_back(call.input_zero_point);
   if (call.bias.value >= 0) operands.push_back(call.bias);
   if (call.integers.quantizes_output()) operands.push_back(call.output_scale);
@@ -124,7 +123,7 @@ void Layouts::put_quantized(const QuantizedCall& call, const LayerPass& pass, co
     result = made_channels_last(result);
   else
     there_[result.value] = true;
-  emit(call.image ? "convolution" : "linear", pass.kernel, operands, {result});
+  emit(call.image ? "convolution" : "linear", kernel, operands, {result});
   take(call.epilogue);
   ++(call.image ? report_.convolutions : report_.linears);
   ++report_.quantized;
@@ -137,10 +136,22 @@ bool Layouts::put_with_epilogue(const QuantizedCall& call, int at, const Desc& p
   for (const QuantizedCall* const tried : std::initializer_list<const QuantizedCall*>{&extended, &call}) {
     const auto pass = pass_of(*tried);
     if (!pass) continue;
-    put_quantized(*tried, *pass, plain);
+    need_plain(tried->weight.value);
+    put_quantized(*tried, pass->kernel, packed(tried->weight, plain, pass->weight));
     return true;
   }
   return false;
+}
+
+bool Layouts::integer_linear_with(const QuantizedCall& call, int at, Linear shape) {
+  if (!prefers_integer_linear(shape)) return false;
+  QuantizedCall extended = call;
+  extend(extended, at);
+  shape.bias = extended.bias.value >= 0;
+  const IntegerLinear made = integer_linear(shape, extended.integers, extended.epilogue.post);
+  need_plain(extended.weight.value);
+  put_quantized(extended, made.forward, packed_by(made.pack, extended.weight, made.packed_bytes));
+  return true;
 }
 
 bool Layouts::quantized_linear(int at) {
@@ -149,14 +160,14 @@ bool Layouts::quantized_linear(int at) {
       !is_row_major(call->epilogue.result.geometry))
     return false;
   const int64_t inner = call->weight.geometry.sizes[1], columns = call->weight.geometry.sizes[0];
+  const Linear shape{
+      .rows = count_of(call->input.geometry) / inner, .inner = inner, .columns = columns, .row_stride = inner};
+  if (integer_linear_with(*call, at, shape)) return true;
   const Desc plain({inner, columns}, memory::data_type::s8, memory::dims{1, inner});
   return put_with_epilogue(*call, at, plain, [&](const QuantizedCall& tried) {
-    const Linear shape{.rows = count_of(tried.input.geometry) / inner,
-                       .inner = inner,
-                       .columns = columns,
-                       .row_stride = inner,
-                       .bias = tried.bias.value >= 0};
-    return quantized_linear_forward(shape, tried.integers, tried.epilogue.post);
+    Linear with_bias = shape;
+    with_bias.bias = tried.bias.value >= 0;
+    return quantized_linear_forward(with_bias, tried.integers, tried.epilogue.post);
   });
 }
 

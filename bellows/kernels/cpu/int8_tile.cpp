@@ -35,14 +35,15 @@ BELLOWS_VNNI inline __m512i four_values(const uint8_t* from) {
 
 template <int rows>
 BELLOWS_VNNI void vnni_tile(const uint8_t* x, int64_t x_row, const int8_t* panel, int64_t steps, int32_t* sums) {
-  constexpr int64_t ahead = 4096;  // the processor's own prefetchers stop at the end of a page
+  // The processor's own prefetchers stop at the end of a page. This distance is the fastest of those from 1 to 8 KiB.
+  constexpr int64_t ahead = 8192;
   __m512i left[rows], right[rows];
 #pragma GCC unroll 16
   for (int row = 0; row < rows; ++row) left[row] = right[row] = _mm512_setzero_si512();
   for (int64_t step = 0; step < steps; ++step) {
     const int8_t* const from = panel + step * Int8Panel::step_bytes;
-    _mm_prefetch(from + ahead, _MM_HINT_T0);
-    _mm_prefetch(from + ahead + 64, _MM_HINT_T0);
+    _mm_prefetch(from + ahead, _MM_HINT_T1);
+    _mm_prefetch(from + ahead + 64, _MM_HINT_T1);
     const __m512i first = _mm512_load_si512(from), second = _mm512_load_si512(from + 64);
 #pragma GCC unroll 16
     for (int row = 0; row < rows; ++row) {
