@@ -49,10 +49,11 @@ void pack_int8_weight(const int8_t* weight, int64_t columns, int64_t inner, void
 /// Returns the bytes for a copy of x, which is made if x is signed or `inner` is not a multiple of 4.
 size_t int8_linear_scratch_bytes(int64_t rows, int64_t inner, bool x_is_signed);
 /// Multiplies integers, and applies scales, bias, steps and quantization to the sums while they are in the cache.
-/// Numerics: sums of integers are exact up to 2^31. The rest is fp32, in the order sum · (x_scale · weight_scale) + bias,
-///           then the steps. Integers are clamp(round(value · (1 / y_scale)) + zero point), with ties to even; NaN becomes
-///           the smallest integer. The error of erf is at most 3e-7. ReLU keeps NaN. Results are bit-identical for any number
-///           of threads and rows
+/// Numerics: sums of integers are exact up to 2^31. The rest is fp32 with one rounding per operation, in the order
+///           sum · (x_scale · weight_scale) + bias, then the steps. This is the order of quant::quantized_linear(), so
+///           results without activations are bit-identical to it. Integers are clamp(round(value · (1 / y_scale)) + zero
+///           point), with ties to even; NaN becomes the smallest integer. The error of erf is at most 3e-7. ReLU keeps NaN.
+///           Results are bit-identical for any number of threads and rows
 /// Cost:     reads the packed weight from memory once, x once for every 32 columns (from the cache), and each added operand
 ///           once, and writes y once
 /// Threads:  thread-safe; uses several threads as described in parallel.h if there are at least 1,000,000 products
