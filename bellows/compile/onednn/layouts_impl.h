@@ -74,6 +74,10 @@ class Layouts {
   using MakesPass = std::function<std::optional<LayerPass>(const QuantizedCall& call)>;
   bool put_with_epilogue(const QuantizedCall& call, int at, const Desc& plain, const MakesPass& pass_of);
   void put_quantized(const QuantizedCall& call, const KernelPointer& kernel, const Operand& weight);
+  bool take_integer_addition(QuantizedCall& call, const Instruction& one, int at) const;
+  bool take_pooling(QuantizedCall& call, int reader) const;
+  Operand put_before_pooling(const QuantizedCall& call);
+  bool integer_pool(int at);
   bool integer_linear_with(const QuantizedCall& call, int at, Linear shape);
   /// Whether an int32 scalar is known to be 0.
   bool is_zero(const Operand& scalar) const;
@@ -145,6 +149,13 @@ class Layouts {
   std::unordered_map<ValueId, int> cats_;                ///< postponed concatenations of channels: their instructions
   std::vector<std::pair<Operand, Operand>> parts_;       ///< parts of images, and their copies
   std::unordered_map<ValueId, at::Tensor> constants_;
+  /// Max pooling of integers, by the instruction of the pooling: the quantization that moved in front of it.
+  struct IntegerPool {
+    Operand input;
+    int quantization = -1;
+    KernelPointer kernel;
+  };
+  std::unordered_map<int, IntegerPool> integer_pools_;
 };
 
 /// Operations that become part of a convolution or linear.
