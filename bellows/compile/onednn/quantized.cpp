@@ -89,7 +89,9 @@ class Layer {
 
 std::string name_of_layer(const char* kind, const std::vector<PostOp>& post, const Integers& integers,
                           const std::string& how) {
-  return kind + name_of(post) + (integers.quantizes_output() ? " quantize " : " ") + how;
+  std::string operations = name_of(post);
+  if (integers.added != memory::data_type::undef) operations.insert(operations.find(" add") + 4, " int8");
+  return kind + operations + (integers.quantizes_output() ? " quantize " : " ") + how;
 }
 
 std::optional<LayerPass> quantized_linear_forward(const Linear& shape, const Integers& integers,
