@@ -96,7 +96,6 @@ HWY_INLINE void store_bytes(Part part, D8 d8, hn::Vec<D8> bytes, T* to) {
   std::copy_n(buffer, part.count, to);
 }
 
-/// Params: low – the smallest integer
 template <class T>
 HWY_INLINE void store_integers(const Int8Linear& args, const Int8Tile& tile) {
   const Int8Tag d;
