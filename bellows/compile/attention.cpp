@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "bellows/compile/attention_kernel.h"
+#include "bellows/compile/flash_attention.h"
 #include "bellows/graph/program/program_edit.h"
 
 namespace bellows::compile_detail {
@@ -385,7 +386,9 @@ graph::Pass attention_kernels_pass() {
   return {.name = attention_kernels_step,
           .what = "computes attention and its gradients in the cache, one head at a time",
           .tolerance = 1e-4,
-          .run = [](Program& program, const graph::PassOptions&) { return AttentionPass(program).run(); }};
+          .run = [](Program& program, const graph::PassOptions&) {
+            return AttentionPass(program).run() + replace_flash_attention(program);
+          }};
 }
 
 }  // namespace bellows::compile_detail

@@ -44,6 +44,7 @@ struct AttentionForward {
   float* weights = nullptr;            ///< [batch, rows, columns]: the result of softmax, before dropout; may be null
   float* dropped = nullptr;            ///< [batch, rows, columns]: the weights after dropout; may be null
   float* result = nullptr;             ///< [batch, rows, value_width]
+  Matrices<float> placed{};  ///< like `result`, with other strides, instead of it; elements of a row are adjacent
 };
 
 struct AttentionBackward {

@@ -41,7 +41,8 @@ Json json_of(const QuantizedLayer& layer) {
           {"granularity", name_of(scheme.granularity)},
           {"axis", scheme.axis},
           {"group_size", scheme.group_size},
-          {"input_is_signed", layer.input_is_signed}};
+          {"input_is_signed", layer.input_is_signed},
+          {"quantizes_sums", layer.quantizes_sums}};
 }
 
 /// Integers of fewer than 8 bits as packed rows.
@@ -137,6 +138,8 @@ QuantizedLayer layer_of(const Json& json, FileTensors& tensors) {
                        .norm = json.at("norm").get<std::string>(),
                        .input_is_signed = json.at("input_is_signed").get<bool>()};
   layer.kind = layer_kind(json.at("kind").get<std::string>());
+  layer.quantizes_sums = json.value("quantizes_sums", false) && layer.method == Method::static_range &&
+                         layer.kind == LayerKind::convolution;
   const Scheme scheme = scheme_of(json);
   const std::vector<int64_t> shape = shape_of(json), parameters = parameter_shape(shape, scheme);
   const auto dtype = scheme.is_signed ? at::kChar : at::kByte;

@@ -106,14 +106,17 @@ at::Tensor QuantizedLayer::run(const at::Tensor& given, const at::Tensor& call_b
     return method == Method::dynamic ? dynamic_run(*this, divided, added)
                                      : floating_point_run(*this, divided, added, arguments);
   }
-  const at::Tensor step = divisors.defined() ? input.scale * divisors : input.scale;
-  const QuantizedInput activations{quantize_activations(x, step, input.zero_point, input_is_signed), input.scale,
-                                   input.zero_point};
+  const QuantizedInput activations = quantized_input(x);
   const at::Tensor& scale = weight.parameters.scale;
   const at::Tensor result = kind == LayerKind::linear
                                 ? quantized_linear(activations, weight.values, scale, added)
                                 : quantized_convolution(activations, weight.values, scale, added, arguments);
   return cast_to(result, x.scalar_type());
+}
+
+QuantizedInput QuantizedLayer::quantized_input(const at::Tensor& x) const {
+  const at::Tensor step = divisors.defined() ? input.scale * divisors : input.scale;
+  return {quantize_activations(x, step, input.zero_point, input_is_signed), input.scale, input.zero_point};
 }
 
 void QuantizedLayer::pack() {

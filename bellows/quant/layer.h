@@ -49,10 +49,15 @@ struct QuantizedLayer {
   at::Tensor divisors{};     ///< fp32 [n]: the layer divides its input by them (AWQ, SmoothQuant); undefined: by 1
   Parameters input{};        ///< of the activations; with the method dynamic, 1 and 0
   bool input_is_signed = false;
+  /// Whether sums that also read the layer's input read its 8-bit values (Options::quantize_sums). Only for convolutions
+  /// with the method static_range.
+  bool quantizes_sums = false;
 
   /// Returns the result of the layer, in the dtype of the input.
   /// Params: bias – of the call; may be undefined
   at::Tensor run(const at::Tensor& x, const at::Tensor& bias, const ConvolutionArguments& arguments) const;
+  /// Returns the input as integers. Only for the method static_range.
+  QuantizedInput quantized_input(const at::Tensor& x) const;
   /// Packs the weight of a weight-only linear for the kernel, so that the layer needs `bits` bits for a weight of 4 or 8
   /// bits. Other layers do not change.
   void pack();

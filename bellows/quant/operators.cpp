@@ -52,6 +52,10 @@ at::Tensor quantize_kernel(const at::Tensor& input, const at::Tensor& scale, con
       .to(is_signed ? at::kChar : at::kByte);
 }
 
+at::Tensor dequantize_kernel(const at::Tensor& values, const at::Tensor& scale, const at::Tensor& zero_point) {
+  return (values.to(at::kFloat) - zero_point) * scale;
+}
+
 /// The exact integer product of a signed input [rows, n] and a weight [m, n].
 at::Tensor integer_product(const at::Tensor& input, const at::Tensor& weight) {
   // libtorch 2.11 computes wrong products for matrices with a single column.
@@ -155,6 +159,7 @@ auto operator_of(const char* name, Kernel*) {
 TORCH_LIBRARY_FRAGMENT(bellows, library) {
   library.def("quantize(Tensor input, Tensor scale, Tensor zero_point, bool is_signed) -> Tensor",
               {at::Tag::pt2_compliant_tag});
+  library.def("dequantize(Tensor values, Tensor scale, Tensor zero_point) -> Tensor", {at::Tag::pt2_compliant_tag});
   library.def(
       "quantized_linear(Tensor input, Tensor input_scale, Tensor zero_point, Tensor weight, Tensor weight_scale,"
       " Tensor? bias) -> Tensor",
@@ -171,6 +176,7 @@ TORCH_LIBRARY_FRAGMENT(bellows, library) {
 
 TORCH_LIBRARY_IMPL(bellows, CompositeExplicitAutograd, library) {
   library.impl("quantize", quantize_kernel);
+  library.impl("dequantize", dequantize_kernel);
   library.impl("quantized_linear", linear_kernel);
   library.impl("quantized_convolution", convolution_kernel);
 }
@@ -184,6 +190,12 @@ at::Tensor quantize_activations(const at::Tensor& input, const at::Tensor& scale
   static const auto op = operator_of("bellows::quantize", quantize_kernel);
   const at::AutoDispatchBelowADInplaceOrView below;
   return op.call(input, scale, zero_point, is_signed);
+}
+
+at::Tensor dequantize_activations(const QuantizedInput& input) {
+  static const auto op = operator_of("bellows::dequantize", dequantize_kernel);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return op.call(input.values, input.scale, input.zero_point);
 }
 
 QuantizedInput quantize_rows(const at::Tensor& input, const at::Tensor& zero_point) {

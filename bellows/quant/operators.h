@@ -31,6 +31,10 @@ struct QuantizedInput {
   at::Tensor zero_point{};  ///< []
 };
 
+/// Returns (values − zero_point) · scale as fp32, the inverse of quantize_activations().
+/// Shapes: as for quantize_activations()
+at::Tensor dequantize_activations(const QuantizedInput& input);
+
 /// Returns int8 values with one scale per row of the last dim: the largest magnitude of the row / 127. For dynamic
 /// quantization. It consists of operators that compiled functions fuse into one kernel.
 /// Shapes: input [*, n] → values [*, n], scale [*, 1]

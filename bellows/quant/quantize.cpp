@@ -186,7 +186,9 @@ QuantizedLayer quantized(const CalibratedLayer& layer, const InputStatistics* in
                       .kind = layer.kind,
                       .method = options.method,
                       .input = layer.input,
-                      .input_is_signed = layer.input_is_signed};
+                      .input_is_signed = layer.input_is_signed,
+                      .quantizes_sums = options.quantize_sums && options.method == Method::static_range &&
+                                        layer.kind == LayerKind::convolution};
   at::Tensor weight = layer.weight.detach();
   if (options.method == Method::dynamic) made.input = {.scale = at::ones({}), .zero_point = at::zeros({}, at::kInt)};
   if (options.method == Method::weight_only) made.input = {};

@@ -53,6 +53,9 @@ struct Options {
   bool correct_bias = false;
   /// Folds a batch norm that follows a convolution into its weight and bias.
   bool fold_norms = true;
+  /// If a sum reads the input of a quantized convolution, too, such as the shortcut of a residual block, it reads the same
+  /// 8-bit values. In compiled functions, the activations then need no fp32 copy. For the method static_range.
+  bool quantize_sums = true;
   /// Names of layers that stay in floating point. "*" matches any text, such as "encoder.*". A name that no layer
   /// has is an error.
   std::vector<std::string> skip{};

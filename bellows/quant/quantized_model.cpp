@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
+#include <array>
 #include <cmath>
 #include <unordered_set>
 #include <utility>
@@ -39,6 +40,7 @@ class LayerPlaces {
                         layer.name, "\" has the shape ", at::IntArrayRef(layer.sizes()),
                         ", but the model's weight has ", weight.sizes(), ".");
       weights_[storage_of(weight)] = {&layer, weight};
+      quantizes_sums_ = quantizes_sums_ || layer.quantizes_sums;
       if (!layer.norm.empty()) norms_[&layer] = storage_of(named(layer.norm + ".running_mean", "buffer"));
     }
   }
@@ -54,6 +56,7 @@ class LayerPlaces {
     const auto found = norms_.find(layer);
     return found != norms_.end() && found->second == storage_of(running_mean);
   }
+  bool quantizes_sums() const { return quantizes_sums_; }
   /// Returns an empty tensor, for the second and third result of a norm that is not computed.
   const at::Tensor& no_statistics() const { return no_statistics_; }
   /// Throws: c10::ValueError if a weight has moved to other memory, so that it is no longer found
@@ -70,12 +73,56 @@ class LayerPlaces {
     at::Tensor weight;
   };
   Layers layers_;
+  bool quantizes_sums_ = false;
   at::Tensor no_statistics_ = at::empty({0});
   std::unordered_map<const c10::StorageImpl*, Place> weights_;
   std::unordered_map<const QuantizedLayer*, const c10::StorageImpl*> norms_;  ///< by layer: memory of a running mean
 };
 
 namespace {
+
+/// Whether the operator adds two tensors. Comparing handles is faster than comparing names.
+bool is_sum(const tap::OpRef& op) {
+  static const auto* const sums =
+      new std::array<c10::OperatorHandle, 2>{c10::Dispatcher::singleton().findSchemaOrThrow("aten::add", "Tensor"),
+                                             c10::Dispatcher::singleton().findSchemaOrThrow("aten::add_", "Tensor")};
+  return op.handle() == (*sums)[0] || op.handle() == (*sums)[1];
+}
+
+/// The inputs of convolutions whose sums read 8-bit values, in one call of the model.
+/// Threads: not thread-safe
+class SumOperands {
+ public:
+  void note(const at::Tensor& input, const QuantizedLayer& layer) {
+    inputs_.try_emplace(input.unsafeGetTensorImpl(), Input{Weak(input.getIntrusivePtr()), &layer});
+  }
+
+  /// Replaces operands of a sum by their 8-bit values.
+  void replace(std::span<c10::IValue> arguments, bool in_place) const {
+    const at::Tensor first = arguments[0].toTensor(), second = arguments[1].toTensor();
+    if (!first.sizes().equals(second.sizes())) return;
+    if (const QuantizedLayer* const layer = in_place ? nullptr : find(first)) arguments[0] = rounded(first, *layer);
+    if (const QuantizedLayer* const layer = find(second)) arguments[1] = rounded(second, *layer);
+  }
+
+ private:
+  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  struct Input {
+    Weak tensor;  // so that no other tensor gets its address, but its memory can be freed
+    const QuantizedLayer* layer;
+  };
+
+  const QuantizedLayer* find(const at::Tensor& tensor) const {
+    const auto found = inputs_.find(tensor.unsafeGetTensorImpl());
+    return found == inputs_.end() ? nullptr : found->second.layer;
+  }
+  static at::Tensor rounded(const at::Tensor& x, const QuantizedLayer& layer) {
+    const at::Tensor values = dequantize_activations(layer.quantized_input(x));
+    return x.scalar_type() == at::kFloat ? values : values.to(x.scalar_type());
+  }
+
+  std::unordered_map<const c10::TensorImpl*, Input> inputs_;
+};
 
 /// Runs quantized layers instead of the operators that read their weights, in one call of the model.
 class Execution : public tap::OpTap {
@@ -88,9 +135,11 @@ class Execution : public tap::OpTap {
       const QuantizedLayer* const layer = places_.find(*call);
       if (!layer) return op.next(stack);
       const at::Tensor result = layer->run(*call->input, call->bias, call->convolution);
+      if (layer->quantizes_sums) note_input(*layer, *call->input);
       if (!layer->norm.empty()) note(*layer, result);
       return put(stack, arguments.size(), {result});
     }
+    if (places_.quantizes_sums() && is_sum(op)) return sum(op, stack);
     const at::Tensor mean = norm_in_evaluation(op, arguments);
     if (!mean.defined() || !was_applied(mean, arguments[0].toTensor())) return op.next(stack);
     const at::Tensor x = arguments[0].toTensor();
@@ -109,6 +158,19 @@ class Execution : public tap::OpTap {
   static void put(tap::Stack& stack, size_t arguments, std::initializer_list<at::Tensor> results) {
     stack.resize(stack.size() - arguments);
     for (const at::Tensor& result : results) stack.emplace_back(result);
+  }
+
+  void note_input(const QuantizedLayer& layer, const at::Tensor& input) {
+    const MutexLock lock(mutex_);
+    sum_operands_.note(input, layer);
+  }
+
+  void sum(const tap::OpCall& op, tap::Stack& stack) {
+    {
+      const MutexLock lock(mutex_);
+      sum_operands_.replace(op.arguments(stack), op.name() == "aten::add_");
+    }
+    op.next(stack);
   }
 
   void note(const QuantizedLayer& layer, const at::Tensor& result) {
@@ -130,6 +192,7 @@ class Execution : public tap::OpTap {
   /// Results of layers whose norm has not been called yet. They are kept, so that no other tensor gets their address.
   std::unordered_map<const c10::TensorImpl*, std::pair<const QuantizedLayer*, at::Tensor>> waiting_
       BELLOWS_GUARDED_BY(mutex_);
+  SumOperands sum_operands_ BELLOWS_GUARDED_BY(mutex_);
 };
 
 /// Replaces weights by one row of NaN in the same shape. If an operator reads one by mistake, its result is NaN, too.

@@ -202,6 +202,34 @@ TEST(AttentionKernels, ReplaceLibtorchsAttentionWithDropout) {
   expect_equal(step_of(causal), 1, 1, "causal");
 }
 
+TEST(AttentionKernels, ReplaceFlashAttentionInInference) {
+  const torch::NoGradGuard no_gradients;
+  torch::manual_seed(8);
+  for (const auto& [rows, keys, width] :
+       std::vector<std::array<int64_t, 3>>{{14, 14, 64}, {128, 128, 64}, {1, 33, 8}, {5, 512, 40}}) {
+    const Tensor q = torch::randn({2, rows, 3 * width}), k = torch::randn({2, keys, 3 * width}),
+                 v = torch::randn({2, keys, 3 * width});
+    for (const auto scale : {std::optional<double>(), std::optional<double>(0.3)}) {
+      const auto function = [&] {
+        const auto heads = [&](const Tensor& x) { return x.view({2, -1, 3, width}).transpose(1, 2); };
+        const Tensor made = at::scaled_dot_product_attention(heads(q * 2), heads(k), heads(v), {}, 0, false, scale);
+        return Tensors{made.transpose(1, 2).reshape({2, -1, 3 * width}) + 1};
+      };
+      expect_equal(function, 1, 0, c10::str(rows, " x ", keys, " x ", width));
+    }
+  }
+  const Tensor x = torch::randn({2, 3, 600, 8}), mask = torch::randn({600, 600});
+  const auto with = [&](int64_t keys, const std::optional<Tensor>& added, bool causal) {
+    return [=] {
+      const Tensor some = x.slice(2, 0, keys);
+      return Tensors{at::scaled_dot_product_attention(some * 2, some, some, added, 0, causal) + 1};
+    };
+  };
+  expect_equal(with(600, {}, false), 0, 0, "too many keys");
+  expect_equal(with(20, mask.slice(0, 0, 20).slice(1, 0, 20), false), 0, 0, "mask");
+  expect_equal(with(20, {}, true), 0, 0, "causal");
+}
+
 TEST(AttentionKernels, LeaveOthersToLibtorch) {
   Handwritten doubles{.type = at::kDouble};
   expect_equal(doubles.step(), 0, 0, "double");

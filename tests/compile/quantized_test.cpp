@@ -131,6 +131,76 @@ TEST(QuantizedPrograms, Convolutions) {
   }
 }
 
+TEST(QuantizedPrograms, SumsOfIntegers) {
+  torch::manual_seed(5);
+  const quant::ConvolutionArguments arguments{.stride = {1, 1}, .padding = {1, 1}, .dilation = {1, 1}};
+  for (const bool is_signed : {false, true}) {
+    for (const int64_t channels : {16, 19}) {
+      SCOPED_TRACE(c10::str(channels, " channels, signed ", is_signed));
+      const IntegerLayer first = random_integer_layer({32, channels, 3, 3}, false, true),
+                         second = random_integer_layer({channels, 32, 3, 3}, false, true);
+      std::vector<at::Tensor> constants = first.constants();
+      for (const at::Tensor& tensor : second.constants()) constants.push_back(tensor);
+      const at::Tensor step = torch::tensor(0.05F), zero = torch::tensor(0, torch::kInt);
+      constants.insert(constants.end(), {step, zero});
+      const auto sum = [=](const at::Tensor& x) {
+        quant::QuantizedInput shortcut = first.input, between = second.input;
+        shortcut.values = quant::quantize_activations(x, shortcut.scale, shortcut.zero_point, is_signed);
+        const at::Tensor y = quant::quantized_convolution(shortcut, first.weight, first.scale, first.bias, arguments);
+        between.values = quant::quantize_activations(torch::relu(y), between.scale, between.zero_point, false);
+        const at::Tensor z = quant::quantized_convolution(between, second.weight, second.scale, second.bias, arguments);
+        return torch::relu(z.add_(quant::dequantize_activations(shortcut)));
+      };
+      const at::Tensor x = torch::rand({2, channels, 9, 7}) * 5 - (is_signed ? 2.5 : 0);
+      expect_equal(sum, constants, x, "int8 convolution add int8 relu ");
+      const auto quantized = [=](const at::Tensor& y) {
+        return quant::quantize_activations(sum(y), step, zero, false);
+      };
+      expect_equal(quantized, constants, x, "int8 convolution add int8 relu quantize");
+      const auto twice = [=](const at::Tensor& y) {  // the shortcut is also a result, so it must exist as fp32
+        quant::QuantizedInput shortcut = first.input;
+        shortcut.values = quant::quantize_activations(y, shortcut.scale, shortcut.zero_point, is_signed);
+        const at::Tensor values = quant::dequantize_activations(shortcut);
+        return quant::quantized_convolution(shortcut, first.weight, first.scale, {}, arguments).sum(1, true) + values;
+      };
+      expect_equal(twice, constants, x, "dequantize", 1e-5);
+    }
+  }
+}
+
+TEST(QuantizedPrograms, PoolingOfIntegers) {
+  torch::manual_seed(6);
+  const IntegerLayer layer = random_integer_layer({32, 16, 3, 3}, false, true);
+  const at::Tensor step = torch::tensor(0.05F), other = torch::randn({2, 32, 11, 10});
+  const quant::ConvolutionArguments arguments{.stride = {1, 1}, .padding = {1, 1}, .dilation = {1, 1}};
+  for (const int32_t zero_point : {0, 3}) {
+    for (const bool is_signed : {false, true}) {
+      const at::Tensor zero = torch::tensor(zero_point, torch::kInt);
+      std::vector<at::Tensor> constants = layer.constants();
+      constants.insert(constants.end(), {step, zero});
+      const auto convolve = [=](const at::Tensor& x) {
+        quant::QuantizedInput input = layer.input;
+        input.values = quant::quantize_activations(x, input.scale, input.zero_point, false);
+        return quant::quantized_convolution(input, layer.weight, layer.scale, layer.bias, arguments);
+      };
+      const at::Tensor x = torch::rand({2, 16, 11, 10}) * 5;
+      for (const int64_t padding : {0, 1}) {
+        SCOPED_TRACE(c10::str("zero point ", zero_point, " signed ", is_signed, " padding ", padding));
+        const auto pooled = [=](const at::Tensor& y) {
+          const at::Tensor z = torch::max_pool2d(is_signed ? convolve(y) : torch::relu(convolve(y)), 3, 2, padding);
+          return quant::quantize_activations(z, step, zero, is_signed);
+        };
+        expect_equal(pooled, constants, x, "pooling jit_int");
+      }
+      // fp32 operands may be NaN, which the maximum of integers would lose.
+      const auto with_sum = [=](const at::Tensor& y) {
+        return quant::quantize_activations(torch::max_pool2d(convolve(y) + other, 3, 2, 1), step, zero, is_signed);
+      };
+      expect_equal(with_sum, constants, x, "pooling jit:");
+    }
+  }
+}
+
 TEST(QuantizedPrograms, ValuesThatAreNotNumbers) {
   const at::Tensor step = torch::tensor(0.5F), zero = torch::tensor(3, torch::kInt);
   const at::Tensor x = torch::tensor({NAN, INFINITY, -INFINITY, 1e30F, -1e30F, 0.0F, 0.25F, 0.75F, -0.25F, 300.0F});

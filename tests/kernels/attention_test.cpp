@@ -115,6 +115,24 @@ TEST_P(AttentionKernel, EqualsTheReference) {
   }
 }
 
+TEST_P(AttentionKernel, PlacesTheResult) {
+  torch::manual_seed(4);
+  const Case one(GetParam());
+  const Sizes& s = one.sizes;
+  for (const bool reference : {false, true}) {
+    const Tensor all = torch::full({s.batch, s.rows, s.heads, s.value_width + 3}, NAN);
+    const AttentionForward forward{.of = one.attention(false),
+                                   .placed = {.data = all.data_ptr<float>(),
+                                              .outer = all.stride(0),
+                                              .inner = all.stride(2),
+                                              .inner_size = s.heads,
+                                              .row = all.stride(1)}};
+    (reference ? ref::attention_forward : attention_forward)(forward);
+    EXPECT_TRUE(all.narrow(3, 0, s.value_width).transpose(1, 2).equal(run(one, false, {}, reference)[1]));
+    EXPECT_TRUE(all.narrow(3, s.value_width, 3).isnan().all().item<bool>());
+  }
+}
+
 TEST_P(AttentionKernel, HasTheSameBitsForEachNumberOfThreads) {
   torch::manual_seed(3);
   const Case one(GetParam());

@@ -28,14 +28,15 @@ TEST(QuantizedFile, LoadsTheSameModel) {
   const auto batches = batches_of({4, 3, 12, 12});
   const at::Tensor x = torch::randn({2, 3, 12, 12});
   const std::string path = file_named("all");
-  for (const Options& options : {Options{}, Options{.method = Method::dynamic}, Options{.method = Method::weight_only},
-                                 Options{.method = Method::weight_only, .weights = group_scheme(4, 40)},
-                                 Options{.method = Method::weight_only, .weights = group_scheme(3, 40)},
-                                 Options{.method = Method::weight_only,
-                                 .weights = {.bits = 4, .granularity = Granularity::group, .group_size = 40},
-                                 .rounding = Rounding::awq,
-                                 .correct_bias = true},
-                                 Options{.smooth = 0.5}}) {
+  for (const Options& options :
+       {Options{}, Options{.quantize_sums = false}, Options{.method = Method::dynamic},
+        Options{.method = Method::weight_only}, Options{.method = Method::weight_only, .weights = group_scheme(4, 40)},
+        Options{.method = Method::weight_only, .weights = group_scheme(3, 40)},
+        Options{.method = Method::weight_only,
+        .weights = {.bits = 4, .granularity = Granularity::group, .group_size = 40},
+        .rounding = Rounding::awq,
+        .correct_bias = true},
+        Options{.smooth = 0.5}}) {
     const Quantized made = quantize(model_of(Small()), options, batches);
     save_quantized(path, made);
     EXPECT_TRUE(is_quantized_file(path));

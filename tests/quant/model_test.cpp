@@ -49,6 +49,25 @@ TEST(QuantizedModel, StaticLinearComputesWithIntegers) {
   EXPECT_LT(seen.max().item<float>(), x.max().item<float>());
 }
 
+TEST(QuantizedModel, SumsReadQuantizedShortcuts) {
+  const auto batches = batches_of({4, 3, 12, 12});
+  const at::Tensor x = torch::randn({2, 3, 12, 12});
+  for (const bool quantizes : {true, false}) {
+    Small net;
+    net->eval();
+    const Quantized made = quantize(model_of(net), {.quantize_sums = quantizes}, batches);
+    const QuantizedLayer &second = layer(made, "second"), &last = layer(made, "last");
+    const torch::NoGradGuard no_gradients;
+    const ConvolutionArguments valid{{1, 1}, {0, 0}, {1, 1}}, padded{{1, 1}, {1, 1}, {1, 1}};
+    const at::Tensor before = torch::max_pool2d(torch::relu(layer(made, "first").run(x, {}, valid)), 2);
+    const at::Tensor y = second.run(before, net->second->bias, padded);
+    const at::Tensor shortcut = quantizes ? dequantize_activations(second.quantized_input(before)) : before;
+    const at::Tensor sum = torch::relu(net->other(y) + y + shortcut).flatten(1);
+    EXPECT_LT(relative(made.model.forward(x), last.run(sum, net->last->bias, {})), 1e-6) << quantizes;
+    EXPECT_GT(relative(shortcut, before), quantizes ? 1e-4 : -1);
+  }
+}
+
 TEST(QuantizedModel, DynamicLinearHasAScalePerRow) {
   const torch::nn::Linear net(33, 7);
   const Quantized made = quantize(model_of(net), {.method = Method::dynamic}, batches_of({2, 33}));

@@ -340,6 +340,19 @@ Operand Layouts::packed(const Operand& weight, const Desc& plain, const Desc& wa
   return made;
 }
 
+Operand Layouts::packed_by(const KernelPointer& pack, const Operand& weight, size_t nbytes) {
+  const Desc wanted({static_cast<memory::dim>(nbytes)}, memory::data_type::u8, memory::format_tag::a);
+  auto& known = packed_[weight.value];
+  const auto found = std::find_if(known.begin(), known.end(), [&](const Packed& one) {
+    return one.weight == weight && one.plain == Desc() && one.wanted == wanted;
+  });
+  if (!late_ && found != known.end()) return found->made;
+  const Operand made = opaque(nbytes, weight.geometry);
+  emit("reorder", pack, {weight}, {made});
+  if (!late_) known.push_back({weight, made, Desc(), wanted});
+  return made;
+}
+
 int Layouts::sole_reader(ValueId value) const {
   return !is_output_[value] && readers_[value].size() == 1 ? readers_[value].front() : -1;
 }

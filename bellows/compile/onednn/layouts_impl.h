@@ -75,7 +75,12 @@ class Layouts {
   void extend(QuantizedCall& call, int at);
   using MakesPass = std::function<std::optional<LayerPass>(const QuantizedCall& call)>;
   bool put_with_epilogue(const QuantizedCall& call, int at, const Desc& plain, const MakesPass& pass_of);
-  void put_quantized(const QuantizedCall& call, const LayerPass& pass, const Desc& plain);
+  void put_quantized(const QuantizedCall& call, const KernelPointer& kernel, const Operand& weight);
+  bool take_integer_addition(QuantizedCall& call, const Instruction& one, int at) const;
+  bool take_pooling(QuantizedCall& call, int reader) const;
+  Operand put_before_pooling(const QuantizedCall& call);
+  bool integer_pool(int at);
+  bool integer_linear_with(const QuantizedCall& call, int at, Linear shape);
   /// Whether an int32 scalar is known to be 0.
   bool is_zero(const Operand& scalar) const;
   void put_linear(const LinearCall& call, const KernelPointer& kernel, const Operand& weight, const Epilogue& epilogue);
@@ -103,6 +108,9 @@ class Layouts {
   Operand made_channels_last(const Operand& result);
   void need_plain(ValueId value);
   Operand packed(const Operand& weight, const Desc& plain, const Desc& wanted, const Operand* factor = nullptr);
+  /// Returns the weight as a kernel packs it.
+  /// Params: nbytes – of the packed weight; determines its layout
+  Operand packed_by(const KernelPointer& pack, const Operand& weight, size_t nbytes);
   Operand opaque(size_t nbytes, const Geometry& like);
   /// Returns a new, separate value with this geometry.
   Operand temporary(const Geometry& geometry);
@@ -143,6 +151,13 @@ class Layouts {
   std::unordered_map<ValueId, int> cats_;                ///< postponed concatenations of channels: their instructions
   std::vector<std::pair<Operand, Operand>> parts_;       ///< parts of images, and their copies
   std::unordered_map<ValueId, at::Tensor> constants_;
+  /// Max pooling of integers, by the instruction of the pooling: the quantization that moved in front of it.
+  struct IntegerPool {
+    Operand input;
+    int quantization = -1;
+    KernelPointer kernel;
+  };
+  std::unordered_map<int, IntegerPool> integer_pools_;
 };
 
 /// Operations that become part of a convolution or linear.

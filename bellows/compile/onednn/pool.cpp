@@ -121,7 +121,7 @@ std::optional<KeepingPass> pooling_forward(const Pooling& shape, bool training) 
     slots.push_back({DNNL_ARG_WORKSPACE, desc.workspace_desc(), Place::result, 1});
     made.workspace = desc.workspace_desc().get_size();
   }
-  if (keeps_places(shape))
+  if (keeps_places(shape) && is_floating(shape.type))
     made.kernel = std::make_shared<MaxPooling>(shape, desc, std::move(slots));
   else
     made.kernel =

@@ -23,6 +23,7 @@ std::optional<Pooling> Layouts::pooling_of(const Instruction& one, int first, co
 
 /// Keeps the positions of the maxima in oneDNN's format if only backward passes read them.
 bool Layouts::max_pool(int at) {
+  if (integer_pool(at)) return true;
   const Instruction& one = program_.instructions[at];
   const Operand &x = operand(one, 0), &y = one.results[0].operands[0], &places = one.results[1].operands[0];
   auto shape = pooling_of(one, 1, x, y);

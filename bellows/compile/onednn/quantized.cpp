@@ -30,7 +30,7 @@ class Layer {
       add(DNNL_ARG_ATTR_SCALES | DNNL_ARG_DST, scalar_of(memory::data_type::f32), next++);
       if (integers.output_zero_point) zero_point(DNNL_ARG_DST, next++);
     }
-    append(post, result, next);
+    append(post, integers, result, next);
     attributes_.set_post_ops(ops_);
   }
 
@@ -52,17 +52,32 @@ class Layer {
     add(DNNL_ARG_ATTR_ZERO_POINTS | arg, scalar_of(memory::data_type::s32), operand);
   }
 
-  void append(const std::vector<PostOp>& post, const Desc& result, int next) {
+  void append(const std::vector<PostOp>& post, const Integers& integers, const Desc& result, int next) {
+    bool may_be_nan = false;  // sums of integers are never NaN
     for (const PostOp& one : post) {
-      if (one.is_add()) {
-        add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(ops_.len()) | DNNL_ARG_SRC_1, result, next++);
-        ops_.append_binary(dnnl::algorithm::binary_add, result);
-      } else if (one.kind == PostOp::Kind::relu && ops_.len() == 0) {
-        ops_.append_eltwise(dnnl::algorithm::eltwise_relu, 0, 0);  // sums of integers are never NaN
+      if (one.is_add() && integers.added != memory::data_type::undef) {
+        append_integers(integers, result, next++);
+      } else if (one.is_add()) {
+        append_operand(result, next++);
+        may_be_nan = true;
+      } else if (one.kind == PostOp::Kind::relu && !may_be_nan) {
+        ops_.append_eltwise(dnnl::algorithm::eltwise_relu, 0, 0);
       } else {
         append_activation(ops_, one);
       }
     }
+  }
+
+  void append_operand(const Desc& desc, int operand) {
+    add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(ops_.len()) | DNNL_ARG_SRC_1, desc, operand);
+    ops_.append_binary(dnnl::algorithm::binary_add, desc);
+  }
+
+  /// Adds integers · scale. oneDNN has no scale for this operand, so the result is divided before and multiplied after.
+  void append_integers(const Integers& integers, const Desc& result, int operand) {
+    ops_.append_eltwise(dnnl::algorithm::eltwise_linear, 1 / integers.added_scale, 0);
+    append_operand(channels_last(result.get_dims(), integers.added), operand);
+    ops_.append_eltwise(dnnl::algorithm::eltwise_linear, integers.added_scale, 0);
   }
 
   dnnl::primitive_attr attributes_;
@@ -70,12 +85,14 @@ class Layer {
   std::vector<Slot> slots_;
 };
 
+}  // namespace
+
 std::string name_of_layer(const char* kind, const std::vector<PostOp>& post, const Integers& integers,
                           const std::string& how) {
-  return kind + name_of(post) + (integers.quantizes_output() ? " quantize " : " ") + how;
+  std::string operations = name_of(post);
+  if (integers.added != memory::data_type::undef) operations.insert(operations.find(" add") + 4, " int8");
+  return kind + operations + (integers.quantizes_output() ? " quantize " : " ") + how;
 }
-
-}  // namespace
 
 std::optional<LayerPass> quantized_linear_forward(const Linear& shape, const Integers& integers,
                                                   const std::vector<PostOp>& post) {

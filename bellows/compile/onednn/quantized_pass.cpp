@@ -24,6 +24,9 @@ struct Layouts::QuantizedCall {
   Integers integers;
   Epilogue epilogue;
   bool image = false;
+  /// Max pooling between the layer and the quantization, and the quantization; -1 if there is none.
+  int pooling = -1, quantization = -1;
+  KernelPointer pool;
 };
 
 bool Layouts::is_zero(const Operand& scalar) const {
@@ -78,6 +81,75 @@ bool Layouts::take_quantization(QuantizedCall& call, const Instruction& one) con
   return true;
 }
 
+/// Takes an addition of 8-bit values: a dequantization that only the addition reads.
+bool Layouts::take_integer_addition(QuantizedCall& call, const Instruction& one, int at) const {
+  if (!call.image || !call.epilogue.added.empty() || one.op->name != "aten::add.Tensor" ||
+      one.arguments[2].constant != c10::IValue(1))
+    return false;
+  const bool first = operand(one, 0) == call.epilogue.result, second = operand(one, 1) == call.epilogue.result;
+  const Operand& other = operand(one, first ? 1 : 0);
+  const int maker = first == second || other.value < 0 ? -1 : maker_[other.value];
+  if (maker < at || taken_[maker] || sole_reader(other.value) < 0) return false;
+  const Instruction& made = program_.instructions[maker];
+  if (!made.op || made.op->name != "bellows::dequantize" || !(made.results[0].operands[0] == other)) return false;
+  const Operand &values = operand(made, 0), &scale = operand(made, 1), &zero_point = operand(made, 2);
+  if (!is_image(values) || values.geometry.sizes != call.epilogue.result.geometry.sizes ||
+      is_floating(data_type(values.geometry)) || maker_[values.value] >= at || !is_scalar(scale) ||
+      !constants_.contains(scale.value) || !is_scalar(zero_point) || !is_zero(zero_point))
+    return false;
+  call.integers.added = data_type(values.geometry);
+  call.integers.added_scale = *static_cast<const float*>(constants_.at(scale.value).storage().data());
+  call.epilogue.post.push_back({PostOp::Kind::add});
+  call.epilogue.added.push_back(values);
+  call.epilogue.taken.push_back(maker);
+  return true;
+}
+
+/// Takes the quantization behind a max pooling. Rounding is monotone, so the maximum of the integers is the integer of the
+/// maximum.
+bool Layouts::take_pooling(QuantizedCall& call, int reader) const {
+  const Instruction& one = program_.instructions[reader];
+  if (!call.image || !one.op || one.kernel || one.op->name != "aten::max_pool2d_with_indices" || !all_constant(one) ||
+      !one.updates.empty() || !(operand(one, 0) == call.epilogue.result))
+    return false;
+  // NaN is not the largest integer.
+  if (!call.epilogue.added.empty() && call.integers.added == memory::data_type::undef) return false;
+  const Operand &pooled = one.results[0].operands[0], &places = one.results[1].operands[0];
+  const int quantization = is_unread(places.value) ? sole_reader(pooled.value) : -1;
+  if (quantization < 0 || taken_[quantization]) return false;
+  const Instruction& next = program_.instructions[quantization];
+  auto shape = pooling_of(one, 1, call.epilogue.result, pooled);
+  if (!shape || !next.op || next.kernel || next.state != one.state || !owned(next) || !(operand(next, 0) == pooled))
+    return false;
+  shape->dilation = pair_of(one.arguments[4]);
+  shape->type = data_type(next.results[0].operands[0].geometry);
+  const auto pass = pooling_forward(*shape, /*training=*/false);
+  if (!pass || !take_quantization(call, next)) return false;
+  call.pooling = reader;
+  call.quantization = quantization;
+  call.pool = pass->kernel;
+  call.epilogue.result.geometry.dtype = next.results[0].operands[0].geometry.dtype;
+  return true;
+}
+
+/// Returns the new value between the layer and the max pooling.
+Operand Layouts::put_before_pooling(const QuantizedCall& call) {
+  const Operand made = temporary(channels_last_geometry(call.epilogue.result.geometry));
+  integer_pools_[call.pooling] = {made, call.quantization, call.pool};
+  taken_[call.quantization] = true;
+  ++report_.fused;
+  return made;
+}
+
+bool Layouts::integer_pool(int at) {
+  const auto found = integer_pools_.find(at);
+  if (found == integer_pools_.end()) return false;
+  const Operand& result = program_.instructions[found->second.quantization].results[0].operands[0];
+  emit("pooling", found->second.kernel, {found->second.input}, {made_channels_last(result)});
+  ++report_.pools;
+  return true;
+}
+
 void Layouts::extend(QuantizedCall& call, int at) {
   const auto same = [&](const Operand& seen) {
     return call.image ? seen == call.epilogue.result : sees_all(seen, call.epilogue.result);
@@ -85,6 +157,7 @@ void Layouts::extend(QuantizedCall& call, int at) {
   while (call.epilogue.post.size() < 3 && !call.integers.quantizes_output()) {
     const int reader = sole_reader(call.epilogue.result.value);
     if (reader < 0 || taken_[reader]) break;
+    if (take_pooling(call, reader)) break;
     const Instruction& one = program_.instructions[reader];
     if (!one.op || one.kernel || one.state != program_.instructions[at].state || !all_constant(one) ||
         !one.op->writes.empty() || one.results.size() != 1 || one.results[0].list || !one.updates.empty())
@@ -96,6 +169,7 @@ void Layouts::extend(QuantizedCall& call, int at) {
     if (activation && same(operand(one, 0))) {
       call.epilogue.post.push_back(*activation);
     } else if (!(same(operand(one, 0)) && take_quantization(call, one)) && !take_bias(call, one, at) &&
+               !take_integer_addition(call, one, at) &&
                !(call.image ? take_addition(call.epilogue, one, at, reader)
                             : take_row_addition(call.epilogue, one, at))) {
       break;
@@ -105,26 +179,27 @@ void Layouts::extend(QuantizedCall& call, int at) {
   }
 }
 
-void Layouts::put_quantized(const QuantizedCall& call, const LayerPass& pass, const Desc& plain) {
+void Layouts::put_quantized(const QuantizedCall& call, const KernelPointer& kernel, const Operand& weight) {
   const auto place = [&](const Operand& image) { return call.image ? channels_last_of(image) : image; };
-  for (const Operand* read : {&call.weight, &call.bias, &call.weight_scale, &call.input_scale}) need_plain(read->value);
+  for (const Operand* read : {&call.bias, &call.weight_scale, &call.input_scale}) need_plain(read->value);
   if (!call.image) {
     need_plain(call.input.value);
     for (const Operand& added : call.epilogue.added) need_plain(added.value);
   }
-  std::vector<Operand> operands{place(call.input), packed(call.weight, plain, pass.weight), call.input_scale,
-                                call.weight_scale};
+  std::vector<Operand> operands{place(call.input), weight, call.input_scale, call.weight_scale};
   if (call.integers.input_zero_point) operands.push_back(call.input_zero_point);
   if (call.bias.value >= 0) operands.push_back(call.bias);
   if (call.integers.quantizes_output()) operands.push_back(call.output_scale);
   if (call.integers.output_zero_point) operands.push_back(call.output_zero_point);
   for (const Operand& added : call.epilogue.added) operands.push_back(place(added));
   Operand result = call.epilogue.result;
-  if (call.image)
+  if (call.pooling >= 0)
+    result = put_before_pooling(call);
+  else if (call.image)
     result = made_channels_last(result);
   else
     there_[result.value] = true;
-  emit(call.image ? "convolution" : "linear", pass.kernel, operands, {result});
+  emit(call.image ? "convolution" : "linear", kernel, operands, {result});
   take(call.epilogue);
   ++(call.image ? report_.convolutions : report_.linears);
   ++report_.quantized;
@@ -137,10 +212,22 @@ bool Layouts::put_with_epilogue(const QuantizedCall& call, int at, const Desc& p
   for (const QuantizedCall* const tried : std::initializer_list<const QuantizedCall*>{&extended, &call}) {
     const auto pass = pass_of(*tried);
     if (!pass) continue;
-    put_quantized(*tried, *pass, plain);
+    need_plain(tried->weight.value);
+    put_quantized(*tried, pass->kernel, packed(tried->weight, plain, pass->weight));
     return true;
   }
   return false;
+}
+
+bool Layouts::integer_linear_with(const QuantizedCall& call, int at, Linear shape) {
+  if (!prefers_integer_linear(shape)) return false;
+  QuantizedCall extended = call;
+  extend(extended, at);
+  shape.bias = extended.bias.value >= 0;
+  const IntegerLinear made = integer_linear(shape, extended.integers, extended.epilogue.post);
+  need_plain(extended.weight.value);
+  put_quantized(extended, made.forward, packed_by(made.pack, extended.weight, made.packed_bytes));
+  return true;
 }
 
 bool Layouts::quantized_linear(int at) {
@@ -149,14 +236,14 @@ bool Layouts::quantized_linear(int at) {
       !is_row_major(call->epilogue.result.geometry))
     return false;
   const int64_t inner = call->weight.geometry.sizes[1], columns = call->weight.geometry.sizes[0];
+  const Linear shape{
+      .rows = count_of(call->input.geometry) / inner, .inner = inner, .columns = columns, .row_stride = inner};
+  if (integer_linear_with(*call, at, shape)) return true;
   const Desc plain({inner, columns}, memory::data_type::s8, memory::dims{1, inner});
   return put_with_epilogue(*call, at, plain, [&](const QuantizedCall& tried) {
-    const Linear shape{.rows = count_of(tried.input.geometry) / inner,
-                       .inner = inner,
-                       .columns = columns,
-                       .row_stride = inner,
-                       .bias = tried.bias.value >= 0};
-    return quantized_linear_forward(shape, tried.integers, tried.epilogue.post);
+    Linear with_bias = shape;
+    with_bias.bias = tried.bias.value >= 0;
+    return quantized_linear_forward(with_bias, tried.integers, tried.epilogue.post);
   });
 }
 

@@ -153,6 +153,10 @@ Ref quantize(Maker& m) {
   return cap_at(where(call(F::ge, x, low), x, m.value(low)), low + 255);
 }
 
+Ref dequantize(Maker& m) {
+  return (m.in(0) - m.in(2)) * m.in(1);
+}
+
 Ref relu(Maker& m) {
   return floor_at(m.in(0), 0);
 }
@@ -303,6 +307,7 @@ constexpr NamedFormula named_formulas[] = {
     {"aten::clone", same},
     {"aten::copy", copied},
     {"bellows::quantize", quantize},
+    {"bellows::dequantize", dequantize},
     {"aten::neg", unary<F::neg>},
     {"aten::abs", unary<F::abs>},
     {"aten::sign", unary<F::sign>},

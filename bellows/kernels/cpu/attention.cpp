@@ -197,8 +197,10 @@ void forward_rows(const AttentionForward& args, int64_t i, int64_t first, int64_
                    .dropped = args.dropped ? args.dropped + place : nullptr,
                    .empty_is_zero = args.empty_rows_are_zero});
     }
-    multiply({logits, stride, 1}, rows, value,
-             {1, false, args.result + (i * of.rows + row) * of.value_width, of.value_width});
+    const bool placed = args.placed.data;
+    const int64_t result_row = placed ? args.placed.row : of.value_width;
+    float* const result = placed ? args.placed.at(i) : args.result + i * of.rows * of.value_width;
+    multiply({logits, stride, 1}, rows, value, {1, false, result + row * result_row, result_row});
   }
 }
 

@@ -54,7 +54,9 @@ void attention_forward(const AttentionForward& args) {
       for (int64_t k = 0; k < of.value_width; ++k) {
         double sum = 0;
         for (int64_t c = 0; c < of.columns; ++c) sum += x[c] * at(of.value, i, c, k);
-        args.result[(i * of.rows + row) * of.value_width + k] = static_cast<float>(sum);
+        float* const result = args.placed.data ? args.placed.at(i) + row * args.placed.row
+                                               : args.result + (i * of.rows + row) * of.value_width;
+        result[k] = static_cast<float>(sum);
       }
     }
   }
