@@ -12,15 +12,12 @@ namespace {
 using graph::Geometry;
 using graph::Instruction;
 using graph::Operand;
+using graph::detail::operand_of;
 using kernels::Matrices;
 
 constexpr int64_t most_keys = 512, widest_head = 256;
 
 enum Argument : size_t { query, key, value, dropout, is_causal, mask, scale };
-
-const Operand& operand_of(const Instruction& one, size_t argument) {
-  return one.arguments[argument].operands.at(0);
-}
 
 /// The heads of a tensor [batch, heads, rows, width].
 template <class T>

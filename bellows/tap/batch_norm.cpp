@@ -61,7 +61,7 @@ at::Tensor batch_norm_above_autograd(const at::Tensor& input, const std::optiona
   return at::native::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled);
 }
 
-void register_once() {
+void register_batch_norm_once() {
   [[gnu::used]] static const auto* const libraries = [] {
     auto* made = new std::vector<torch::Library>;
     made->reserve(2);
@@ -78,7 +78,7 @@ void register_once() {
 void replace_batch_norm(const at::Tensor& key, BatchNormFunction function) {
   TORCH_CHECK_VALUE(key.defined(), "replace_batch_norm: expected the running mean or the weight of a layer, got an ",
                     "undefined tensor.");
-  register_once();
+  register_batch_norm_once();
   replacements().set(key, std::move(function));
 }
 
