@@ -3,9 +3,7 @@
 // Includes the component quant: quantized models and their files, quantization-aware training, affine quantization,
 // observers, packed integers, 8-bit floating point, and methods that choose quantized weights.
 #include "bellows/quant/affine.h"
-#include "bellows/quant/batch_norm_freeze.h"
 #include "bellows/quant/checkpoint.h"
-#include "bellows/quant/fake_quantizer.h"
 #include "bellows/quant/file.h"
 #include "bellows/quant/float8.h"
 #include "bellows/quant/formats/awq.h"
@@ -25,4 +23,6 @@
 #include "bellows/quant/packed.h"
 #include "bellows/quant/quantize.h"
 #include "bellows/quant/scheme.h"
-#include "bellows/quant/trained_layer.h"
+#include "bellows/quant/training/batch_norm_freeze.h"
+#include "bellows/quant/training/fake_quantizer.h"
+#include "bellows/quant/training/trained_layer.h"

@@ -13,7 +13,7 @@
 #include "bellows/quant/observer.h"
 #include "bellows/quant/report.h"
 #include "bellows/quant/scheme.h"
-#include "bellows/quant/trained_layer.h"
+#include "bellows/quant/training/trained_layer.h"
 
 /// Quantization of whole models.
 /// ```

@@ -1,11 +1,11 @@
 // Quantization-aware training: layers of any model compute with fake-quantized weights and inputs.
-#include "bellows/quant/fake_quantizer.h"
+#include "bellows/quant/training/fake_quantizer.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include "bellows/quant/batch_norm_freeze.h"
 #include "bellows/quant/quantize.h"
+#include "bellows/quant/training/batch_norm_freeze.h"
 #include "tests/quant/networks.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"

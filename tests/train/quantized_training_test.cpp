@@ -9,7 +9,7 @@
 
 #include "bellows/train/inference/quantization.h"
 #include "tests/support/captured_log.h"
-#include "tests/train/inference_support.h"
+#include "tests/train/inference/support.h"
 
 namespace bellows::train {
 
@@ -135,8 +135,8 @@ TEST(QuantizedTraining, CompiledStepsLearnAsPlainOnes) {
       Recipe recipe = quantized_recipe(settings);
       recipe.compile = part;
       const std::vector<double> compiled = compiled_losses(recipe);
-      EXPECT_LT(distance(compiled, plain), 0.02) << "inputs can be rounded to the next integer";
-      EXPECT_LT(distance(compiled_losses(recipe), compiled), 0.02);
+      EXPECT_LT(distance(compiled, plain), 0.05) << "inputs can be rounded to the next integer";
+      EXPECT_EQ(compiled_losses(recipe), compiled) << "two runs differ";
     }
   }
 }

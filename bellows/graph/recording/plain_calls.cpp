@@ -47,7 +47,7 @@ void PlainCalls::note(uint64_t kind, bool in_vain) {
   }
   if (kinds_.size() == most_kinds) kinds_.clear();
   Streak& streak = kinds_[kind];
-  streak.length = std::clamp(8 * streak.length, shortest, longest);
+  streak.length = std::clamp(8 * streak.length, 1, longest);
   streak.left = streak.length;
 }
 

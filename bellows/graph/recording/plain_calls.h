@@ -21,12 +21,12 @@ class PlainCalls {
   void note(uint64_t kind, bool in_vain);
 
  private:
-  /// After the first call in vain, `shortest` calls run eagerly until the next call is followed; after each further
-  /// one, eight times as many. A loop of a few calls is then hardly slower than plain code.
+  /// After each call in vain, eight times as many calls run eagerly until the next call is followed. A loop of a few
+  /// calls is then hardly slower than plain code.
   struct Streak {
     int length = 0, left = 0;
   };
-  static constexpr int shortest = 8, longest = 64;
+  static constexpr int longest = 64;
   static constexpr size_t most_kinds = 1024;
 
   bool any_in_vain_ = false;

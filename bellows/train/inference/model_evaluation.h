@@ -37,7 +37,7 @@ struct ModelEvaluation {
 
 /// Evaluates a trained model with the loss and the metrics of its recipe. Shows progress.
 /// Numerics: with default options, the result is identical to the evaluation that the training run made with these
-///           weights (tests/train/evaluate_test.cpp)
+///           weights (tests/train/inference/evaluate_test.cpp)
 /// Throws:   c10::ValueError if there is no held-out data, the data cannot be opened, or the split is unknown. Also if the
 ///           classes of the data differ from those of the model, or a label is missing or out of range. Stopped after
 ///           request_stop()

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "bellows/core/model.h"
-#include "bellows/quant/trained_layer.h"
+#include "bellows/quant/training/trained_layer.h"
 #include "bellows/train/recipe/recipe.h"
 #include "bellows/train/resolved_job.h"
 

@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "bellows/quant/batch_norm_freeze.h"
-#include "bellows/quant/fake_quantizer.h"
+#include "bellows/quant/training/batch_norm_freeze.h"
+#include "bellows/quant/training/fake_quantizer.h"
 
 namespace bellows::train {
 

@@ -1,4 +1,4 @@
-#include "bellows/quant/fake_quantizer.h"
+#include "bellows/quant/training/fake_quantizer.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>

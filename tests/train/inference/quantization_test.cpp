@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "bellows/quant/file.h"
-#include "tests/train/inference_support.h"
+#include "tests/train/inference/support.h"
 
 namespace bellows::train {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bellows/core/model.h"
-#include "bellows/quant/trained_layer.h"
+#include "bellows/quant/training/trained_layer.h"
 
 /// Quantization-aware training: linears and convolutions of any model compute with fake-quantized weights and inputs, so
 /// that the weights adapt to the rounding of int8. The code of the model does not change.

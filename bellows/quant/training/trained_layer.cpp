@@ -1,4 +1,4 @@
-#include "bellows/quant/trained_layer.h"
+#include "bellows/quant/training/trained_layer.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/isfinite.h>

@@ -9,7 +9,7 @@
 #include "bellows/system/stop.h"
 #include "bellows/train/inference/model_evaluation.h"
 #include "tests/support/captured_log.h"
-#include "tests/train/inference_support.h"
+#include "tests/train/inference/support.h"
 
 namespace bellows::train {
 

@@ -1,4 +1,4 @@
-#include "bellows/quant/batch_norm_freeze.h"
+#include "bellows/quant/training/batch_norm_freeze.h"
 
 #include <span>
 
