@@ -69,6 +69,18 @@ class ChannelCat final : public graph::Kernel {
   size_t width_;
 };
 
+/// Whether libtorch's kernel of an operator that is not pointwise keeps the order of images.
+bool keeps_order(const std::string& name) {
+  static const std::unordered_set<std::string> names{"aten::cat",
+                                                     "aten::upsample_bilinear2d",
+                                                     "aten::upsample_bilinear2d_backward",
+                                                     "aten::upsample_nearest2d",
+                                                     "aten::upsample_nearest2d_backward",
+                                                     "aten::reflection_pad2d",
+                                                     "aten::reflection_pad2d_backward"};
+  return names.contains(name);
+}
+
 template <class Predicate>
 bool any_operand(const Instruction& one, const Predicate& predicate) {
   return std::any_of(one.arguments.begin(), one.arguments.end(), [&](const Instruction::Argument& argument) {
@@ -464,18 +476,11 @@ bool Layouts::keeps_image_order(const Instruction& one) const {
 /// Lets an operator work in oneDNN's order. This is possible for pointwise operators if all images have the same order,
 /// and for operators whose libtorch kernels keep the order.
 bool Layouts::follow(int at) {
-  static const std::unordered_set<std::string> keep_order{"aten::cat",
-                                                          "aten::upsample_bilinear2d",
-                                                          "aten::upsample_bilinear2d_backward",
-                                                          "aten::upsample_nearest2d",
-                                                          "aten::upsample_nearest2d_backward",
-                                                          "aten::reflection_pad2d",
-                                                          "aten::reflection_pad2d_backward"};
   const Instruction& one = program_.instructions[at];
   if (!one.op->writes.empty()) return false;
   if (!owned(one)) return reduce_twins(at);
   const Operand& result = one.results[0].operands[0];
-  const bool any_size = keep_order.contains(one.op->name);
+  const bool any_size = keeps_order(one.op->name);
   const auto takes_part = [&](const Operand& operand) {
     return (is_image(operand) || part_of_twin(operand)) &&
            (any_size || operand.geometry.sizes == result.geometry.sizes);
