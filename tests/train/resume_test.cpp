@@ -147,6 +147,14 @@ TEST(Resume, CompiledStepsGiveTheSameBits) {
   expect_resumed_bits({"compile=forward", "optimizer=adamw", "lr=0.002", "max_grad_norm=0.5"});
 }
 
+TEST(Resume, CompiledStepsWithQuantizationGiveTheSameBits) {
+  const std::vector<std::string> settings{"quantize=int8", "compile=step", "model=digits_resnet", "epochs=2"};
+  expect_resumed_bits(settings);
+  std::vector<std::string> staged = settings;
+  staged.insert(staged.end(), {"quantize_start_step=5", "batch_norm_freeze_step=14"});
+  expect_resumed_bits(staged);
+}
+
 TEST(Resume, RunsWithATeacherGiveTheSameBits) {
   const TemporaryFolder folder;
   const std::string weights = trained_weights(folder, "digits_resnet", 4);

@@ -23,7 +23,8 @@ memory::data_type data_type(const graph::Geometry& geometry) {
   if (geometry.dtype == caffe2::TypeMeta::Make<float>()) return memory::data_type::f32;
   if (geometry.dtype == caffe2::TypeMeta::Make<c10::BFloat16>()) return memory::data_type::bf16;
   if (geometry.dtype == caffe2::TypeMeta::Make<int8_t>()) return memory::data_type::s8;
-  if (geometry.dtype == caffe2::TypeMeta::Make<uint8_t>()) return memory::data_type::u8;
+  if (geometry.dtype == caffe2::TypeMeta::Make<uint8_t>() || geometry.dtype == caffe2::TypeMeta::Make<bool>())
+    return memory::data_type::u8;
   return memory::data_type::undef;
 }
 

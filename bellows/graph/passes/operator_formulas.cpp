@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <unordered_map>
 
 #include "bellows/graph/passes/expression_maker.h"
+#include "bellows/graph/passes/fake_quantize_formulas.h"
 #include "bellows/graph/passes/norm_formulas.h"
 
 // The formulas of all operators, in groups. Each group has a write function that returns false if it does not support
@@ -143,6 +145,13 @@ Ref chosen(Maker& m) {
 }
 Ref masked_fill(Maker& m) {
   return where(as_bool(m, 1), second(m, 2), m.in(0));
+}
+
+Ref is_infinite(Maker& m) {
+  const Ref x = m.raw(0), value = m.cast(x, compute_type(m.type_of(x)));
+  m.bad = m.bad || !c10::isFloatingType(m.type_of(value));
+  m.type = m.type_of(value);
+  return call(F::eq, call(F::abs, value), std::numeric_limits<double>::infinity());
 }
 
 /// NaN becomes the smallest integer, as in the operator.
@@ -299,6 +308,7 @@ constexpr NamedFormula named_formulas[] = {
     {"aten::square", square},
     {"aten::fill.Scalar", filled},
     {"aten::fill.Tensor", filled},
+    {"aten::full_like", filled},
     {"aten::zero", zero},
     {"aten::where.self", chosen},
     {"aten::masked_fill.Scalar", masked_fill},
@@ -363,6 +373,7 @@ constexpr NamedFormula named_formulas[] = {
     {"aten::bitwise_or.Tensor", binary<F::bitwise_or>},
     {"aten::bitwise_xor.Tensor", binary<F::bitwise_xor>},
     {"aten::isnan", [](Maker& m) { return call(F::isnan, m.cast(m.raw(0), compute_type(m.type_of(m.raw(0))))); }},
+    {"aten::isinf", is_infinite},
     {"aten::relu", relu},
     {"aten::threshold", threshold},
     {"aten::threshold_backward", threshold_backward},
@@ -507,6 +518,13 @@ void extreme(Maker& m, F function, int dims_argument) {
   store_reduced(m, 0, m.reduce(function, m.in(0), dims), dims);
 }
 
+void extremes(Maker& m) {
+  const uint64_t dims = dims_of(m, 1);
+  const Ref x = m.in(0);
+  store_reduced(m, 0, m.reduce(F::min, x, dims), dims);
+  store_reduced(m, 1, m.reduce(F::max, x, dims), dims);
+}
+
 /// Returns: the mean and the sum of squared deviations
 std::pair<Ref, Ref> moments(Maker& m, Ref x, uint64_t dims) {
   const Ref mean = m.reduce(F::sum, x, dims) / m.places(dims), apart = x - mean;
@@ -564,6 +582,8 @@ bool write_sum(Maker& m, std::string_view name) {
     extreme(m, F::max, 1);
   } else if (name == "aten::amin") {
     extreme(m, F::min, 1);
+  } else if (name == "aten::aminmax") {
+    extremes(m);
   } else if (name == "aten::max") {
     extreme(m, F::max, -1);
   } else if (name == "aten::min") {
@@ -611,8 +631,8 @@ std::optional<Expression> expression_of(const Instruction& instruction) {
   const std::string name = detail::without_underscore(*instruction.op);
   detail::Maker maker(instruction);
   if (!detail::write_pointwise(maker, name) && !detail::write_prelu_backward(maker, name) &&
-      !detail::write_reduction(maker, name) && !detail::write_normalization(maker, name) &&
-      !detail::write_concatenation(maker, name))
+      !detail::write_fake_quantize(maker, name) && !detail::write_reduction(maker, name) &&
+      !detail::write_normalization(maker, name) && !detail::write_concatenation(maker, name))
     return std::nullopt;
   if (maker.bad || maker.expression.stores.empty()) return std::nullopt;
   for (const int64_t places : maker.expression.loops) {
