@@ -140,6 +140,16 @@ TEST(ImageNorms, GroupNormIsExactAndStaysInOrder) {
   }
 }
 
+/// The operator believes the numbers that it gets beside the tensor.
+TEST(ImageNorms, GroupNormWithOtherSizesThanTheImage) {
+  const at::Tensor x = torch::randn({2, 6, 5, 5}), weight = torch::rand({6}), bias = torch::randn({6});
+  const auto run = [&](const at::Tensor& in) {
+    return std::get<0>(at::native_group_norm(in, weight, bias, 1, 6, 50, 3, 1e-5));
+  };
+  const auto compiled = compile(run, {.always = true});
+  for (int call = 0; call < 3; ++call) EXPECT_TRUE(at::allclose(compiled(x), run(x), 1e-5, 1e-5));
+}
+
 TEST(ImageNorms, ExactModeKeepsTheBits) {
   StyleNet plain = made({}), ours = made({});
   auto step = compile([&] { return ours.step(); }, {.exact = true, .always = true});

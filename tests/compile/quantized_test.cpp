@@ -234,6 +234,34 @@ TEST(QuantizedPrograms, SumsKeepWhatIsNotANumber) {
   EXPECT_THAT(compiled.explain().to_text(), HasSubstr("int8 linear add relu"));
 }
 
+/// Dense residuals: the second sum adds fp32 values to a layer that has already added integers.
+TEST(QuantizedPrograms, SumsOfIntegersAndThenOfFp32) {
+  struct NetImpl : torch::nn::Module {
+    NetImpl() {
+      for (const char* name : {"a", "b", "d"})
+        register_module(name, torch::nn::Conv2d(torch::nn::Conv2dOptions(8, 8, 3).padding(1)));
+    }
+    at::Tensor run(const char* name, const at::Tensor& x) {
+      return named_children()[name]->as<torch::nn::Conv2d>()->forward(x);
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      const at::Tensor y = run("a", x).relu(), z = run("b", y);
+      return run("d", z) + z + y.sigmoid();
+    }
+  };
+  torch::manual_seed(8);
+  const auto net = std::make_shared<NetImpl>();
+  const Model model("net", net, [net](const at::Tensor& x) { return net->forward(x); });
+  const at::Tensor x = torch::randn({2, 8, 12, 12});
+  const quant::Quantized made = quant::quantize(model, {}, std::vector<std::vector<at::Tensor>>{{x}});
+  const auto forward = [&](const at::Tensor& in) { return made.model.forward(in); };
+  const auto compiled = compile(forward, {.frozen = made.model, .always = true});
+  compiled(x);
+  const at::Tensor eager = forward(x);
+  EXPECT_LT((compiled(x) - eager).abs().max().item<float>(), 0.02 * eager.abs().max().item<float>())
+      << compiled.explain().to_text();
+}
+
 TEST(QuantizedPrograms, OtherModesAreBitIdentical) {
   torch::manual_seed(4);
   const torch::nn::Sequential net(torch::nn::Linear(32, 48), torch::nn::GELU(), torch::nn::Linear(48, 8));

@@ -76,6 +76,7 @@ class Layouts {
   using MakesPass = std::function<std::optional<LayerPass>(const QuantizedCall& call)>;
   bool put_with_epilogue(const QuantizedCall& call, int at, const Desc& plain, const MakesPass& pass_of);
   void put_quantized(const QuantizedCall& call, const KernelPointer& kernel, const Operand& weight);
+  bool take_float_addition(QuantizedCall& call, const Instruction& one, int at, int reader);
   bool take_integer_addition(QuantizedCall& call, const Instruction& one, int at) const;
   bool take_pooling(QuantizedCall& call, int reader) const;
   Operand put_before_pooling(const QuantizedCall& call);

@@ -105,6 +105,12 @@ bool Layouts::take_integer_addition(QuantizedCall& call, const Instruction& one,
   return true;
 }
 
+/// After an addition of 8-bit values, no other one is taken: a call has one type for all that it adds.
+bool Layouts::take_float_addition(QuantizedCall& call, const Instruction& one, int at, int reader) {
+  if (call.integers.added != memory::data_type::undef) return false;
+  return call.image ? take_addition(call.epilogue, one, at, reader) : take_row_addition(call.epilogue, one, at);
+}
+
 /// Takes the quantization behind a max pooling. Rounding is monotone, so the maximum of the integers is the integer of the
 /// maximum.
 bool Layouts::take_pooling(QuantizedCall& call, int reader) const {
@@ -169,9 +175,7 @@ void Layouts::extend(QuantizedCall& call, int at) {
     if (activation && same(operand(one, 0))) {
       call.epilogue.post.push_back(*activation);
     } else if (!(same(operand(one, 0)) && take_quantization(call, one)) && !take_bias(call, one, at) &&
-               !take_integer_addition(call, one, at) &&
-               !(call.image ? take_addition(call.epilogue, one, at, reader)
-                            : take_row_addition(call.epilogue, one, at))) {
+               !take_integer_addition(call, one, at) && !take_float_addition(call, one, at, reader)) {
       break;
     }
     call.epilogue.result = result;

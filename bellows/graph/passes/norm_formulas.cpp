@@ -164,7 +164,10 @@ class GroupNorm {
   GroupNorm(Maker& m, int image, int weight, int groups) : m_(m), weight_(weight) {
     const c10::IValue& count = m.constant(groups);
     const Geometry& geometry = m.operand(image)->geometry;
-    if (!count.isInt() || geometry.sizes.size() < 2 || geometry.sizes[1] % count.toInt() != 0) {
+    // The operator also gets the sizes as numbers, and believes them.
+    const c10::IValue &samples = m.constant(groups - 3), &channels = m.constant(groups - 2);
+    if (!count.isInt() || geometry.sizes.size() < 2 || geometry.sizes[1] % count.toInt() != 0 ||
+        samples != c10::IValue(geometry.sizes[0]) || channels != c10::IValue(geometry.sizes[1])) {
       m.bad = true;
       return;
     }
