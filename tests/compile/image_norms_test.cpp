@@ -150,6 +150,22 @@ TEST(ImageNorms, GroupNormWithOtherSizesThanTheImage) {
   for (int call = 0; call < 3; ++call) EXPECT_TRUE(at::allclose(compiled(x), run(x), 1e-5, 1e-5));
 }
 
+/// One operand of the reduction is the image of a convolution, the other one the same image transposed.
+TEST(ImageNorms, AReductionReadsAnImageInTwoOrders) {
+  torch::manual_seed(6);
+  const at::Tensor weight = torch::randn({8, 3, 3, 3});
+  const auto run = [&](const at::Tensor& x) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor y = at::conv2d(x, weight, {}, 1, 1);
+    return at::stack({at::mse_loss(y.transpose(2, 3), y), at::mse_loss(y, y.transpose(2, 3))});
+  };
+  const auto compiled = compile(run, {.always = true});
+  const at::Tensor x = torch::randn({2, 3, 16, 16});
+  for (int call = 0; call < 3; ++call) {
+    EXPECT_TRUE(at::allclose(compiled(x), run(x), 1e-5, 1e-5)) << compiled(x) << run(x);
+  }
+}
+
 TEST(ImageNorms, ExactModeKeepsTheBits) {
   StyleNet plain = made({}), ours = made({});
   auto step = compile([&] { return ours.step(); }, {.exact = true, .always = true});

@@ -473,6 +473,21 @@ bool Layouts::keeps_image_order(const Instruction& one) const {
   return keeps;
 }
 
+/// Gives an instruction the images that it takes in oneDNN's order, and the plain values of all other operands.
+/// Params: takes – whether an operand of `before` is such an image, or a part of one; copies do not change the answer
+void Layouts::read_images(Instruction& changed, const Instruction& before, const TakesImage& takes) {
+  for (size_t i = 0; i < before.arguments.size(); ++i) {
+    for (size_t j = 0; j < before.arguments[i].operands.size(); ++j) {
+      const Operand& operand = before.arguments[i].operands[j];
+      if (takes(operand)) {
+        changed.arguments[i].operands[j] = is_image(operand) ? channels_last_of(operand) : *part_of_twin(operand);
+      } else {
+        need_plain(operand.value);
+      }
+    }
+  }
+}
+
 /// Lets an operator work in oneDNN's order. This is possible for pointwise operators if all images have the same order,
 /// and for operators whose libtorch kernels keep the order.
 bool Layouts::follow(int at) {
@@ -489,24 +504,15 @@ bool Layouts::follow(int at) {
   if (!asked || !(any_size || is_pointwise(one))) return false;
   Instruction changed = one;
   changed.updates.clear();
-  const auto for_images = [&](const auto& change) {
-    for (size_t i = 0; i < changed.arguments.size(); ++i) {
-      for (size_t j = 0; j < changed.arguments[i].operands.size(); ++j) {
-        const Operand& before = one.arguments[i].operands[j];
-        change(before, changed.arguments[i].operands[j], takes_part(before));
-      }
+  for (auto& argument : changed.arguments) {
+    for (Operand& operand : argument.operands) {
+      if (!takes_part(operand)) continue;
+      operand.geometry = is_image(operand) ? channels_last_geometry(operand.geometry) : part_of_twin(operand)->geometry;
     }
-  };
-  for_images([&](const Operand& before, Operand& now, bool image) {
-    const auto part = image && !is_image(before) ? part_of_twin(before) : std::nullopt;
-    if (image) now.geometry = part ? part->geometry : channels_last_geometry(before.geometry);
-  });
+  }
   for (auto& made : changed.results) made.operands[0].geometry = channels_last_geometry(made.operands[0].geometry);
   if (!keeps_image_order(changed)) return false;
-  for_images([&](const Operand& before, Operand& now, bool image) {
-    if (!image) return need_plain(before.value);
-    now = is_image(before) ? channels_last_of(before) : *part_of_twin(before);
-  });
+  read_images(changed, one, takes_part);
   for (size_t i = 0; i < one.results.size(); ++i)
     changed.results[i].operands[0] = made_channels_last(one.results[i].operands[0]);
   made_.push_back(std::move(changed));
@@ -524,15 +530,7 @@ bool Layouts::sample_norm(int at) {
   const bool asked = any_operand(one, [&](const Operand& operand) { return image(operand) && waits(operand); });
   if (!asked || !is_image(result) || !whole(result) || of_caller_[result.value] || !one.updates.empty()) return false;
   Instruction changed = one;
-  for (auto& argument : changed.arguments) {
-    for (Operand& operand : argument.operands) {
-      if (image(operand)) {
-        operand = channels_last_of(operand);
-      } else {
-        need_plain(operand.value);
-      }
-    }
-  }
+  read_images(changed, one, image);
   changed.results[0].operands[0] = made_channels_last(result);
   made_.push_back(std::move(changed));
   ++report_.followed;
@@ -542,7 +540,11 @@ bool Layouts::sample_norm(int at) {
 /// Lets a reduction read the twins of images, if its results do not depend on their order.
 bool Layouts::reduce_twins(int at) {
   const Instruction& one = program_.instructions[at];
-  const auto waiting = [&](const Operand& operand) { return is_image(operand) && waits(operand); };
+  const auto twin = [&](const Operand& operand) {
+    const auto found = twins_.find(operand.value);
+    return is_image(operand) && found != twins_.end() && found->second.plain == operand.geometry;
+  };
+  const auto waiting = [&](const Operand& operand) { return twin(operand) && waits(operand); };
   if (!one.updates.empty() || !any_operand(one, waiting)) return false;
   for (const auto& made : one.results) {
     if (made.list || made.operands[0].value < 0) return false;
@@ -550,21 +552,12 @@ bool Layouts::reduce_twins(int at) {
   Instruction changed = one;
   for (auto& argument : changed.arguments) {
     for (Operand& operand : argument.operands) {
-      if (waiting(operand)) operand.geometry = channels_last_geometry(operand.geometry);
+      if (twin(operand)) operand.geometry = channels_last_geometry(operand.geometry);
     }
   }
   const auto expression = graph::expression_of(changed);
   if (!expression || !expression->has_reductions()) return false;
-  for (size_t i = 0; i < one.arguments.size(); ++i) {
-    for (size_t j = 0; j < one.arguments[i].operands.size(); ++j) {
-      const Operand& before = one.arguments[i].operands[j];
-      if (waiting(before)) {
-        changed.arguments[i].operands[j] = channels_last_of(before);
-      } else {
-        need_plain(before.value);
-      }
-    }
-  }
+  read_images(changed, one, twin);
   made_.push_back(std::move(changed));
   ++report_.followed;
   return true;

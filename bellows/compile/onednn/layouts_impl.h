@@ -44,6 +44,8 @@ class Layouts {
   bool concatenate(int at);
   bool linear(int at);
   bool batched_product(int at);
+  using TakesImage = std::function<bool(const Operand& operand)>;
+  void read_images(Instruction& changed, const Instruction& before, const TakesImage& takes);
   bool follow(int at);
   bool reduce_twins(int at);
   bool sample_norm(int at);
