@@ -30,6 +30,20 @@ Moments moments_over(Maker& m, Ref x, uint64_t dims) {
   return {mean, m.reduce(F::sum, apart * apart, dims) / m.places(dims)};
 }
 
+/// Returns: y · weight + bias. Both are arguments and optional, with their dims along `loops`.
+Ref scaled_and_shifted(Maker& m, Ref y, int weight, int bias, Maker::Loops loops) {
+  if (m.has(weight)) y = y * m.in(weight, loops);
+  if (m.has(bias)) y = y + m.in(bias, loops);
+  return y;
+}
+
+/// Returns: the gradient of factor · normal(x), where `normal` has mean 0 and variance 1 over `dims`
+/// Params: grad – of the result
+Ref input_gradient(Maker& m, Ref grad, Ref normal, Ref factor, uint64_t dims) {
+  const Ref total = m.reduce(F::sum, grad, dims), along = m.reduce(F::sum, grad * normal, dims);
+  return factor * (grad - (total + normal * along) / m.places(dims));
+}
+
 /// Returns: the first normalized dim. The argument is a list of sizes, one for each normalized dim.
 size_t first_normalized(const Maker& m, int argument) {
   return m.expression.loops.size() - m.constant(argument).toDimVector().size();
@@ -41,10 +55,7 @@ void layer_norm(Maker& m) {
   const Ref x = m.in(0);
   const Moments found = moments_over(m, x, range(first, rank));
   const Ref scale = call(F::rsqrt, found.variance + m.number(4));
-  Ref y = (x - found.mean) * scale;
-  if (m.has(2)) y = y * m.in(2, inner);
-  if (m.has(3)) y = y + m.in(3, inner);
-  m.store(0, y, all);
+  m.store(0, scaled_and_shifted(m, (x - found.mean) * scale, 2, 3, inner), all);
   if (m.instruction.results.size() == 1) return;
   m.store(1, found.mean, all);
   m.store(2, scale, all);
@@ -56,8 +67,7 @@ void layer_norm_backward(Maker& m) {
   const uint64_t rows = range(0, first), row = range(first, rank);
   const Ref grad = m.in(0), scale = m.in(4, all), normal = (m.in(1) - m.in(3, all)) * scale;
   const Ref weighed = m.has(5) ? grad * m.in(5, inner) : grad;
-  const Ref total = m.reduce(F::sum, weighed, row), along = m.reduce(F::sum, weighed * normal, row);
-  m.store(0, scale * (weighed - (total + normal * along) / m.places(row)), all);
+  m.store(0, input_gradient(m, weighed, normal, scale, row), all);
   m.store(1, m.reduce(F::sum, grad * normal, rows), inner);
   m.store(2, m.reduce(F::sum, grad, rows), inner);
 }
@@ -91,18 +101,13 @@ void batch_norm(Maker& m) {
     m.update(3, mean, channel_loops);  // unchanged
     m.update(4, variance, channel_loops);
   }
-  Ref y = (x - mean) * scale;
-  if (m.has(1)) y = y * m.in(1, channel_loops);
-  if (m.has(2)) y = y + m.in(2, channel_loops);
-  m.store(0, y, all);
+  m.store(0, scaled_and_shifted(m, (x - mean) * scale, 1, 2, channel_loops), all);
 }
 
 void batch_norm_without_training(Maker& m) {
   const Ref scale = call(F::rsqrt, m.in(4, channel_loops) + m.number(6));
-  Ref y = (m.in(0) - m.in(3, channel_loops)) * scale;
-  if (m.has(1)) y = y * m.in(1, channel_loops);
-  if (m.has(2)) y = y + m.in(2, channel_loops);
-  m.store(0, y, loop_range(0, m.expression.loops.size()));
+  const Ref normal = (m.in(0) - m.in(3, channel_loops)) * scale;
+  m.store(0, scaled_and_shifted(m, normal, 1, 2, channel_loops), loop_range(0, m.expression.loops.size()));
 }
 
 void batch_norm_backward(Maker& m) {
@@ -112,12 +117,10 @@ void batch_norm_backward(Maker& m) {
   const Ref grad = m.in(0), mean = m.in(train ? 5 : 3, channel_loops);
   const Ref scale = train ? m.in(6, channel_loops) : call(F::rsqrt, m.in(4, channel_loops) + m.number(8));
   const Ref normal = (m.in(1) - mean) * scale;
-  const Ref total = m.reduce(F::sum, grad, dims), along = m.reduce(F::sum, grad * normal, dims);
   const Ref factor = m.has(2) ? scale * m.in(2, channel_loops) : scale;
-  const double count = m.places(dims);
-  m.store(0, train ? factor * (grad - (total + normal * along) / count) : factor * grad, all);
-  m.store(1, along, channel_loops);
-  m.store(2, total, channel_loops);
+  m.store(0, train ? input_gradient(m, grad, normal, factor, dims) : factor * grad, all);
+  m.store(1, m.reduce(F::sum, grad * normal, dims), channel_loops);
+  m.store(2, m.reduce(F::sum, grad, dims), channel_loops);
 }
 
 constexpr int sample_channel_loops[] = {0, 1};
@@ -127,10 +130,7 @@ void instance_norm(Maker& m) {
   const Ref x = m.in(0);
   const Moments found = moments_over(m, x, range(2, rank));
   const Ref scale = call(F::rsqrt, found.variance + m.number(3));
-  Ref y = (x - found.mean) * scale;
-  if (m.has(1)) y = y * m.in(1, sample_channel_loops);
-  if (m.has(2)) y = y + m.in(2, sample_channel_loops);
-  m.store(0, y, loop_range(0, rank));
+  m.store(0, scaled_and_shifted(m, (x - found.mean) * scale, 1, 2, sample_channel_loops), loop_range(0, rank));
   m.store(1, found.mean, sample_channel_loops);
   m.store(2, scale, sample_channel_loops);
 }
@@ -140,11 +140,10 @@ void instance_norm_backward(Maker& m) {
   const uint64_t dims = range(2, rank);
   const Ref grad = m.in(0), scale = m.in(4, sample_channel_loops);
   const Ref normal = (m.in(1) - m.in(3, sample_channel_loops)) * scale;
-  const Ref total = m.reduce(F::sum, grad, dims), along = m.reduce(F::sum, grad * normal, dims);
   const Ref factor = m.has(2) ? scale * m.in(2, sample_channel_loops) : scale;
-  m.store(0, factor * (grad - (total + normal * along) / m.places(dims)), loop_range(0, rank));
-  m.store(1, along, sample_channel_loops);
-  m.store(2, total, sample_channel_loops);
+  m.store(0, input_gradient(m, grad, normal, factor, dims), loop_range(0, rank));
+  m.store(1, m.reduce(F::sum, grad * normal, dims), sample_channel_loops);
+  m.store(2, m.reduce(F::sum, grad, dims), sample_channel_loops);
 }
 
 /// The same memory with one dim split into groups of equal sizes.
@@ -193,8 +192,7 @@ class GroupNorm {
     const Ref normal = (image(1) - m_.in(2, sample_channel_loops)) * scale;
     const Ref weighed = m_.has(weight_) ? grad * of_channels(weight_) : grad;
     const uint64_t group = range(2, rank_), channel = range(0, rank_) & ~range(1, 3);
-    const Ref total = m_.reduce(F::sum, weighed, group), along = m_.reduce(F::sum, weighed * normal, group);
-    put_image(scale * (weighed - (total + normal * along) / m_.places(group)));
+    put_image(input_gradient(m_, weighed, normal, scale, group));
     put_channels(1, m_.reduce(F::sum, grad * normal, channel));
     put_channels(2, m_.reduce(F::sum, grad, channel));
   }
