@@ -18,7 +18,8 @@ struct Change {
   uint32_t results = 1;     ///< results that then have it
   uint32_t decides = 0;     ///< arguments that must already have it; none: the operator always runs in it
   bool arithmetic = false;  ///< users may also apply it to gradients, which autocast leaves in fp32
-  int weight = -1;  ///< if this argument is missing or not fp32, nothing changes, because statistics have its type
+  int weight = -1;     ///< if this argument is missing or not fp32, nothing changes, because statistics have its type
+  int type_name = -1;  ///< argument that names the dtype of the result, unless it is None
 };
 
 constexpr uint32_t bits(std::initializer_list<int> places) {
@@ -124,14 +125,19 @@ constexpr std::pair<std::string_view, Change> all_changes[] = {
     {"aten::_adaptive_avg_pool2d_backward", gradient(1)},
 };
 
+constexpr Change naming_type(Change change, int argument) {
+  change.type_name = argument;
+  return change;
+}
+
 /// Operators that autocast leaves alone, but that should not narrow values again after matmuls run in fp32.
 constexpr std::pair<std::string_view, Change> all_widened[] = {
-    {"aten::sum", unary},
-    {"aten::sum.dim_IntList", unary},
-    {"aten::mean", unary},
-    {"aten::mean.dim", unary},
+    {"aten::sum", naming_type(unary, 1)},
+    {"aten::sum.dim_IntList", naming_type(unary, 3)},
+    {"aten::mean", naming_type(unary, 1)},
+    {"aten::mean.dim", naming_type(unary, 3)},
     {"aten::_softmax", unary},
-    {"aten::_softmax_backward_data", gradient(1)},
+    {"aten::_softmax_backward_data", naming_type(gradient(1), 3)},
     {"aten::native_dropout", layer},
     {"aten::native_dropout_backward", layer},
     {"aten::masked_fill.Scalar", layer},
@@ -222,12 +228,16 @@ class Rewriting {
       for (Operand& operand : one.arguments[i].operands)
         has(rule.casts, i) ? change(operand, rule, one) : restore(operand.value, one);
     }
-    for (const auto& update : one.updates) restore(update.before, one), forget_copies_of(update.before);
+    for (const auto& update : one.updates) {
+      restore(update.before, one);
+      forget_copies_of(update.before);
+    }
     std::vector<ValueId> needed;
     for (size_t i = 0; i < one.results.size(); ++i) {
       if (has(rule.results, i)) change_result(one.results[i], is_of_layer(one), needed);
     }
-    if (rule.casts && widening_) change_named_type(one);
+    if (rule.type_name >= 0 && one.arguments[rule.type_name].constant.isInt())
+      one.arguments[rule.type_name].constant = to_;
     fired_ += rule.casts && !rule.decides;
     made_.push_back(std::move(one));
     for (const ValueId value : needed) restore(value, made_.back());
@@ -329,16 +339,6 @@ class Rewriting {
       of_layer_[old] = of_layer;
       if (is_output_[old]) needed.push_back(old);
     }
-  }
-
-  /// Some operators also have the dtype of their result as an argument.
-  void change_named_type(Instruction& one) const {
-    const std::string_view name = one.op->name;
-    if (name != "aten::sum.dim_IntList" && name != "aten::mean.dim" && name != "aten::_softmax_backward_data") {
-      if (name != "aten::sum" && name != "aten::mean") return;
-    }
-    c10::IValue& type = one.arguments[name == "aten::sum" || name == "aten::mean" ? 1 : 3].constant;
-    if (type.isInt()) type = to_;
   }
 
   /// Casts a value that was computed in the new dtype back for its first reader.
