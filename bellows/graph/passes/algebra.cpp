@@ -33,10 +33,6 @@ std::optional<Operand> squared(Editor& editor, const Match& match) {
   return editor.call("aten::mul.Tensor", {Editor::tensor(x), Editor::tensor(x)}, editor.result().geometry);
 }
 
-bool is_floating(const Geometry& geometry) {
-  return c10::isFloatingType(geometry.dtype.toScalarType());
-}
-
 /// True if the cast is lossless, so that its result can be cast back.
 bool widens(const Geometry& from, const Geometry& to) {
   const auto a = from.dtype.toScalarType(), b = to.dtype.toScalarType();

@@ -1,4 +1,5 @@
 #include "bellows/graph/passes/functionalize.h"
+#include "bellows/graph/program/program_edit.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -62,15 +63,11 @@ const OperatorFacts* find(const std::string& base, string_view overload) {
   return found ? &operator_facts(*found) : nullptr;
 }
 
-bool is_floating(const Geometry& geometry) {
-  return c10::isFloatingType(c10::typeMetaToScalarType(geometry.dtype));
-}
-
 /// True if the result of a pure operator on these operands has the dtype of the first one.
 bool keeps_dtype(const std::vector<Instruction::Argument>& arguments, string_view base) {
   if (among(own_dtype, base)) return true;
   const Geometry& own = arguments[0].operands[0].geometry;
-  if (!is_floating(own)) return false;
+  if (!detail::is_floating(own)) return false;
   for (size_t i = 1; i < arguments.size(); ++i) {
     if (arguments[i].constant.isComplexDouble()) return false;
     for (const Operand& operand : arguments[i].operands) {

@@ -33,10 +33,6 @@ std::optional<Columns> columns_of(const Geometry& whole, const Geometry& seen) {
   return found;
 }
 
-bool is_floating(const Geometry& geometry) {
-  return c10::isFloatingType(geometry.dtype.toScalarType());
-}
-
 /// True for a pointwise operator that computes something, and whose tensors all have one floating-point type.
 bool is_pointwise(const Instruction& one) {
   if (!one.op || one.kernel || one.results.size() != 1 || one.results[0].list || !one.op->writes.empty() ||

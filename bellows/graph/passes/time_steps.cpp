@@ -8,6 +8,7 @@
 #include "bellows/graph/execution/schedule.h"
 #include "bellows/graph/passes/expression_maker.h"
 #include "bellows/graph/passes/passes.h"
+#include "bellows/graph/program/program_edit.h"
 
 namespace bellows::graph::detail {
 namespace {
@@ -16,10 +17,6 @@ namespace {
 constexpr size_t fewest = 3;
 /// Matmuls of more rows use all cores well on their own.
 constexpr int64_t most_rows = 256;
-
-bool has_floating_type(const Geometry& geometry) {
-  return is_dense(geometry) && c10::isFloatingType(geometry.dtype.toScalarType());
-}
 
 Geometry matrix(Geometry like, int64_t rows, int64_t columns) {
   like.sizes = {rows, columns};
@@ -81,7 +78,7 @@ class MatmulStacker {
   bool is(int at, const char* op) const { return at >= 0 && calls(instruction(at), op) && is_simple(instruction(at)); }
   bool is_whole(int at) const {
     const Operand& made = result(at);
-    return has_floating_type(made.geometry) && is_row_major(made.geometry) &&
+    return is_dense(made.geometry) && is_floating(made.geometry) && is_row_major(made.geometry) &&
            covers(made.geometry, program_.values[made.value].nbytes);
   }
 
@@ -94,7 +91,8 @@ class MatmulStacker {
     const auto& dims = instruction(at).arguments[1].constant;
     const Geometry& summed = operand_of(instruction(at), 0).geometry;
     return dims.isIntList() && dims.toIntVector() == std::vector<int64_t>{0} && summed.sizes.size() == 2 &&
-           has_floating_type(summed) && summed.dtype == result(at).geometry.dtype && summed.sizes[0] <= most_rows;
+           is_dense(summed) && is_floating(summed) && summed.dtype == result(at).geometry.dtype &&
+           summed.sizes[0] <= most_rows;
   }
   /// True for a product of a transposed matrix, as in the gradient of a weight. The rows of both matrices can be stacked.
   bool is_product(int at) const {

@@ -65,6 +65,10 @@ bool same_places(const Geometry& a, const Geometry& b);
 bool calls(const Instruction& instruction, std::string_view op);
 /// Returns whether the elements are consecutive from the beginning of the buffer, in logical order.
 bool is_row_major(const Geometry& geometry);
+/// Returns whether the elements are floating-point numbers.
+inline bool is_floating(const Geometry& geometry) {
+  return c10::isFloatingType(geometry.dtype.toScalarType());
+}
 /// Returns the geometry of a row-major tensor of the same sizes in its own buffer.
 Geometry row_major(Geometry geometry);
 /// Returns the geometry with the last two dims swapped.
