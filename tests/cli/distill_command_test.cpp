@@ -5,13 +5,13 @@
 
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "bellows/train/inference/trained_model.h"
 #include "cli/terminal.h"
 #include "process.h"
+#include "trained_folder.h"
 
 namespace bellows::cli {
 
@@ -23,19 +23,12 @@ using testing::HasSubstr;
 using testing::Not;
 
 /// A small ResNet on the digits as the teacher.
-class DistillCommand : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    scratch_ = std::make_unique<Scratch>();
-    const Outcome outcome = run_bellows({"train", "--data", digits(), "--set", "epochs=1", "--out", teacher()});
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  }
-  static void TearDownTestSuite() { scratch_.reset(); }
-  static std::string path(const std::string& name) { return *scratch_ / name; }
-  static std::string teacher() { return path("teacher"); }
+class DistillCommand : public TrainedFolder<DistillCommand> {
+ public:
+  static std::vector<std::string> settings() { return {}; }
 
- private:
-  static inline std::unique_ptr<Scratch> scratch_;
+ protected:
+  static std::string teacher() { return run(); }
 };
 
 }  // namespace

@@ -5,12 +5,12 @@
 
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cli/terminal.h"
 #include "process.h"
+#include "trained_folder.h"
 
 namespace bellows::cli {
 
@@ -32,21 +32,7 @@ std::string text_in(const std::string& path) {
 }
 
 /// One epoch of an MLP on the digits.
-class InferenceLadderCommand : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    scratch_ = std::make_unique<Scratch>();
-    const Outcome outcome =
-        run_bellows({"train", "--data", digits(), "--model", "mlp", "--set", "epochs=1", "--out", run()});
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  }
-  static void TearDownTestSuite() { scratch_.reset(); }
-  static std::string path(const std::string& name) { return *scratch_ / name; }
-  static std::string run() { return path("run"); }
-
- private:
-  static inline std::unique_ptr<Scratch> scratch_;
-};
+class InferenceLadderCommand : public TrainedMlp<InferenceLadderCommand> {};
 
 }  // namespace
 

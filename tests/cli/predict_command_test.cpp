@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -16,6 +15,7 @@
 #include "bellows/io/bytes.h"
 #include "bellows/system/file.h"
 #include "process.h"
+#include "trained_folder.h"
 
 namespace bellows::cli {
 
@@ -40,24 +40,10 @@ void expect_problem(const Outcome& outcome, int exit_code, const std::string& wo
 }
 
 /// One epoch of an MLP on the digits.
-class TrainedDigits : public testing::Test {
+class TrainedDigits : public TrainedMlp<TrainedDigits> {
  protected:
-  static void SetUpTestSuite() {
-    scratch_ = std::make_unique<Scratch>();
-    const Outcome outcome =
-        run_bellows({"train", "--data", digits(), "--model", "mlp", "--set", "epochs=1", "--out", run(), "--json"});
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-    result_ = Json::parse(outcome.out);
-  }
-  static void TearDownTestSuite() { scratch_.reset(); }
-  static std::string path(const std::string& name) { return *scratch_ / name; }
-  static std::string run() { return path("run"); }
-  static double accuracy() { return result_["epochs"][0]["eval_accuracy"].get<double>(); }
-  static std::string checkpoint() { return result_["checkpoint"].get<std::string>(); }
-
- private:
-  static inline std::unique_ptr<Scratch> scratch_;
-  static inline Json result_;
+  static double accuracy() { return result()["epochs"][0]["eval_accuracy"].get<double>(); }
+  static std::string checkpoint() { return result()["checkpoint"].get<std::string>(); }
 };
 
 }  // namespace

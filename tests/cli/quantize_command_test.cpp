@@ -4,11 +4,11 @@
 
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "process.h"
+#include "trained_folder.h"
 
 namespace bellows::cli {
 
@@ -20,21 +20,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 /// One epoch of an MLP on the digits.
-class QuantizedDigits : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    scratch_ = std::make_unique<Scratch>();
-    const Outcome outcome =
-        run_bellows({"train", "--data", digits(), "--model", "mlp", "--set", "epochs=1", "--out", run()});
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  }
-  static void TearDownTestSuite() { scratch_.reset(); }
-  static std::string path(const std::string& name) { return *scratch_ / name; }
-  static std::string run() { return path("run"); }
-
- private:
-  static inline std::unique_ptr<Scratch> scratch_;
-};
+class QuantizedDigits : public TrainedMlp<QuantizedDigits> {};
 
 }  // namespace
 

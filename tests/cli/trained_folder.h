@@ -1,0 +1,45 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "process.h"
+
+namespace bellows::cli {
+
+/// Tests that share a folder with a run of one epoch on the digits. `Suite::settings()` returns further arguments of
+/// `bellows train`.
+template <class Suite>
+class TrainedFolder : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    scratch_ = std::make_unique<Scratch>();
+    std::vector<std::string> arguments = {"train", "--data", digits(), "--set", "epochs=1", "--out", run(), "--json"};
+    for (const std::string& setting : Suite::settings()) arguments.push_back(setting);
+    const Outcome outcome = run_bellows(arguments);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    result_ = nlohmann::json::parse(outcome.out);
+  }
+  static void TearDownTestSuite() { scratch_.reset(); }
+  static std::string path(const std::string& name) { return *scratch_ / name; }
+  static std::string run() { return path("run"); }
+  /// What `bellows train --json` printed.
+  static const nlohmann::json& result() { return result_; }
+
+ private:
+  static inline std::unique_ptr<Scratch> scratch_;
+  static inline nlohmann::json result_;
+};
+
+/// The settings of most suites: an MLP.
+template <class Suite>
+class TrainedMlp : public TrainedFolder<Suite> {
+ public:
+  static std::vector<std::string> settings() { return {"--model", "mlp"}; }
+};
+
+}  // namespace bellows::cli
