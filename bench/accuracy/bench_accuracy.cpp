@@ -7,28 +7,17 @@
 
 #include "bellows/amp/policy.h"
 #include "bellows/core/seed.h"
-#include "bellows/data/dataset.h"
-#include "bellows/models/distilbert.h"
-#include "bellows/models/resnet.h"
 #include "bellows/optim/adafactor.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/recompute/compress.h"
-#include "bench/accuracy/manual_pages.h"
+#include "bench/accuracy/tasks.h"
 #include "bench/support/bench.h"
 
 namespace bellows::bench {
 
 namespace {
 
-constexpr int64_t batch_size = 32, words = 4096, piece_length = 64;
-
-struct Subject {
-  std::string title;
-  Model (*make)();
-  Texts train, held_out;  ///< tokens are pictures here, too
-  int64_t epochs;
-  double lr;
-};
+constexpr int64_t batch_size = 32;
 
 struct Way {
   std::string name;
@@ -65,7 +54,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Model& model, cons
       optim::AdamWOptions{.lr = lr, .state_dtype = way.state, .stochastic_rounding = way.bf16_weights});
 }
 
-Model make_model(const Subject& subject, const Way& way) {
+Model make_model(const AccuracyTask& subject, const Way& way) {
   const Model model = subject.make();
   if (!way.bf16_weights) return model;
   const amp::Policy policy{
@@ -84,16 +73,14 @@ double accuracy(const Model& model, const Texts& data) {
   return 100.0 * static_cast<double>(right) / static_cast<double>(data.labels.size(0));
 }
 
-void train_epoch(const Subject& subject, const Model& model, const Way& way, torch::optim::Optimizer& optimizer,
+void train_epoch(const AccuracyTask& subject, const Model& model, const Way& way, torch::optim::Optimizer& optimizer,
                  int64_t epoch) {
   model.train();
   const int64_t samples = subject.train.labels.size(0), steps = samples / batch_size;
   const at::Tensor order = at::randperm(samples);
   for (int64_t step = 0; step < steps; ++step) {
-    // Falls to nothing: at a rate that stays high, seeds differ more than the ways do.
     const double done = static_cast<double>(epoch * steps + step) / static_cast<double>(subject.epochs * steps);
-    for (auto& group : optimizer.param_groups())
-      group.options().set_lr(subject.lr * std::min(1.0, 10 * done + 0.1) * (1 - done));
+    for (auto& group : optimizer.param_groups()) group.options().set_lr(rate_at(subject.lr, done));
     const at::Tensor chosen = order.narrow(0, step * batch_size, batch_size);
     const at::Tensor x = subject.train.tokens.index_select(0, chosen), y = subject.train.labels.index_select(0, chosen);
     at::Tensor loss;
@@ -108,7 +95,7 @@ void train_epoch(const Subject& subject, const Model& model, const Way& way, tor
   }
 }
 
-double train_to_the_end(const Subject& subject, const Way& way, uint64_t seed) {
+double train_to_the_end(const AccuracyTask& subject, const Way& way, uint64_t seed) {
   seed_everything(seed);
   const Model model = make_model(subject, way);
   const auto optimizer = make_optimizer(model, way, subject.lr);
@@ -117,7 +104,7 @@ double train_to_the_end(const Subject& subject, const Way& way, uint64_t seed) {
 }
 
 /// One row a way; fp32's AdamW is the peer. Equal: the mean over three seeds is at most half a point below it.
-void measure(const Subject& subject, int64_t seeds, Report& report) {
+void measure(const AccuracyTask& subject, int64_t seeds, Report& report) {
   const double margin = seeds > 1 ? 0.5 : 3;  // one seed says little
   double reference = 0;
   for (const Way& way : ways) {
@@ -140,55 +127,14 @@ void measure(const Subject& subject, int64_t seeds, Report& report) {
   }
 }
 
-Texts read_digits(const std::string& folder, const std::string& split) {
-  std::vector<at::Tensor> images, labels;
-  auto loader = data::open(folder, {.split = split}).normalize().batch(256).loader();
-  for (const auto& batch : loader.epoch(0)) {
-    images.push_back(batch["image"].clone());
-    labels.push_back(batch["label"].clone());
-  }
-  return {at::cat(images), at::cat(labels)};
-}
-
-Model make_text_model() {
-  return models::distilbert({.num_labels = 4,
-                             .vocab_size = words,
-                             .dim = 128,
-                             .n_layers = 2,
-                             .n_heads = 4,
-                             .hidden_dim = 512,
-                             .max_position_embeddings = piece_length});
-}
-
-void measure_digits(int64_t seeds, const Options& options, Report& report) {
-  measure({.title = "ResNet on the digits",
-           .make = [] { return models::digits_resnet(); },
-           .train = read_digits(options.data, "train"),
-           .held_out = read_digits(options.data, "test"),
-           .epochs = options.quick ? 2 : 6,
-           .lr = 3e-3},
-          seeds, report);
-}
-
-void measure_text(int64_t seeds, const Options& options, Report& report) {
-  const ManualPages pages = read_manual_pages(options.extra.at("pages"), words, piece_length, options.quick ? 1 : 2);
-  measure({.title = "DistilBERT on " + std::to_string(pages.train.labels.size(0)) + " pieces of manual pages",
-           .make = make_text_model,
-           .train = pages.train,
-           .held_out = pages.held_out,
-           .epochs = options.quick ? 2 : 3,
-           .lr = 1e-3},
-          seeds, report);
-}
-
 int run(const Options& options) {
   Report report("accuracy", options);
   const int64_t seeds = options.quick ? 1 : 3;
   const std::string& only = options.extra.at("only");
   TORCH_CHECK_VALUE(only.empty() || only == "digits" || only == "text",
                     "bench accuracy: expected --only digits or --only text.");
-  if (only != "text") measure_digits(seeds, options, report);
-  if (only != "digits") measure_text(seeds, options, report);
+  if (only != "text") measure(digits_task(options, options.quick ? 2 : 6), seeds, report);
+  if (only != "digits") measure(text_task(options, options.quick ? 2 : 3), seeds, report);
   return report.finish();
 }
 

@@ -11,29 +11,21 @@
 #include "bellows/compile/compile.h"
 #include "bellows/core/seed.h"
 #include "bellows/core/weight_bytes.h"
-#include "bellows/data/dataset.h"
 #include "bellows/io/tensors/safetensors.h"
-#include "bellows/models/distilbert.h"
-#include "bellows/models/resnet.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/quant.h"
-#include "bench/accuracy/manual_pages.h"
+#include "bench/accuracy/tasks.h"
 #include "bench/support/bench.h"
 
 namespace bellows::bench {
 namespace {
 
-constexpr int64_t batch_size = 32, evaluation_batch = 256, calibration_batches = 10, words = 4096, piece_length = 64;
+constexpr int64_t batch_size = 32, evaluation_batch = 256, calibration_batches = 10;
 constexpr double most_static_drop = 0.5, most_int4_drop = 1;
 
 using Forward = std::function<at::Tensor(const at::Tensor&)>;
 
-struct Subject {
-  std::string title;
-  Model (*make)();
-  Texts train, held_out;  ///< tokens are images here, too
-  int64_t epochs;
-  double lr;
+struct Subject : AccuracyTask {
   quant::Scheme int4;
 };
 
@@ -90,8 +82,7 @@ Model trained(const Subject& subject, uint64_t seed) {
   const int64_t samples = subject.train.labels.size(0), steps = samples / batch_size, all = steps * subject.epochs;
   for (int64_t step = 0; step < all; ++step) {
     const double done = static_cast<double>(step) / static_cast<double>(all);
-    for (auto& group : optimizer.param_groups())
-      group.options().set_lr(subject.lr * std::min(1.0, 10 * done + 0.1) * (1 - done));
+    for (auto& group : optimizer.param_groups()) group.options().set_lr(rate_at(subject.lr, done));
     const at::Tensor chosen = at::randint(samples, {batch_size}, at::kLong);
     optimizer.zero_grad();
     torch::cross_entropy_loss(model.forward(subject.train.tokens.index_select(0, chosen)),
@@ -215,49 +206,6 @@ void measure(const Subject& subject, int64_t seeds, bool with_layers, Report& re
   }
 }
 
-Texts read_digits(const std::string& folder, const std::string& split) {
-  std::vector<at::Tensor> images, labels;
-  auto loader = data::open(folder, {.split = split}).normalize().batch(256).loader();
-  for (const auto& batch : loader.epoch(0)) {
-    images.push_back(batch["image"].clone());
-    labels.push_back(batch["label"].clone());
-  }
-  return {at::cat(images), at::cat(labels)};
-}
-
-Model make_text_model() {
-  return models::distilbert({.num_labels = 4,
-                             .vocab_size = words,
-                             .dim = 128,
-                             .n_layers = 2,
-                             .n_heads = 4,
-                             .hidden_dim = 512,
-                             .max_position_embeddings = piece_length});
-}
-
-void measure_digits(const Options& options, int64_t seeds, Report& report) {
-  measure({.title = "ResNet on the digits",
-           .make = [] { return models::digits_resnet(); },
-           .train = read_digits(options.data, "train"),
-           .held_out = read_digits(options.data, "test"),
-           .epochs = options.quick ? 2 : 6,
-           .lr = 3e-3,
-           .int4 = quant::weight_scheme(4)},
-          seeds, options.extra.at("layers") == "yes", report);
-}
-
-void measure_text(const Options& options, int64_t seeds, Report& report) {
-  const ManualPages pages = read_manual_pages(options.extra.at("pages"), words, piece_length, options.quick ? 1 : 2);
-  measure({.title = "DistilBERT on " + std::to_string(pages.train.labels.size(0)) + " pieces of manual pages",
-           .make = make_text_model,
-           .train = pages.train,
-           .held_out = pages.held_out,
-           .epochs = options.quick ? 1 : 3,
-           .lr = 1e-3,
-           .int4 = quant::group_scheme(4, 64)},
-          seeds, options.extra.at("layers") == "yes", report);
-}
-
 /// Large linears with batch 1: their time is that of reading the weights.
 void measure_stack(const Options& options, Report& report) {
   constexpr int64_t features = 4096;
@@ -301,15 +249,18 @@ int run(const Options& options) {
   Report report("quant_accuracy", options);
   const int64_t seeds = options.quick ? 1 : std::stoll(options.extra.at("seeds"));
   const std::string& only = options.extra.at("only");
+  const bool with_layers = options.extra.at("layers") == "yes";
   TORCH_CHECK_VALUE(only.empty() || only == "digits" || only == "text" || only == "stack",
                     "bench quant_accuracy: expected --only digits, --only text or --only stack, got --only ", only,
                     ".");
   const auto chosen = [&](const std::string& part) {
     return (only.empty() || only == part) && report.has_time_for(part);
   };
-  if (chosen("digits")) measure_digits(options, seeds, report);
+  if (chosen("digits"))
+    measure({digits_task(options, options.quick ? 2 : 6), quant::weight_scheme(4)}, seeds, with_layers, report);
   if (chosen("stack")) measure_stack(options, report);
-  if (chosen("text")) measure_text(options, seeds, report);
+  if (chosen("text"))
+    measure({text_task(options, options.quick ? 1 : 3), quant::group_scheme(4, 64)}, seeds, with_layers, report);
   return report.finish();
 }
 

@@ -3,37 +3,12 @@
 
 #include "bellows/core/seed.h"
 #include "bellows/train/trainer.h"
+#include "tests/train/run_part.h"
 #include "tests/train/support.h"
 
 namespace bellows::train {
 
 namespace {
-
-struct RunTrace {
-  std::vector<float> losses;
-  std::vector<at::Tensor> weights;
-  double accuracy = 0;
-  bool stopped = false;
-};
-
-/// Params: stop_after – asks for a stop after this step of the part; 0: never
-RunTrace run_part(const Recipe& recipe, bool resume, size_t stop_after = 0) {
-  RunTrace trace;
-  Trainer* running = nullptr;
-  Callbacks callbacks;
-  callbacks.on_step = [&](const TrainLoop& loop) {
-    trace.losses.push_back(loop.last_loss().item<float>());
-    if (trace.losses.size() == stop_after) running->request_stop();
-    trace.weights = copies_of(loop.job().model);
-  };
-  Trainer trainer(recipe, callbacks);
-  running = &trainer;
-  trainer.resume(resume);
-  const FitResult result = trainer.fit();
-  trace.stopped = result.stopped;
-  if (!result.history.empty()) trace.accuracy = result.history.back().eval_accuracy;
-  return trace;
-}
 
 Recipe recipe_in(const std::string& folder, const std::vector<std::string>& settings) {
   Recipe recipe = digits_recipe();
@@ -66,15 +41,15 @@ class TrainOnDevice : public testing::TestWithParam<size_t> {};
 TEST_P(TrainOnDevice, RepeatsAndResumesToTheSameBits) {
   const std::vector<std::string>& settings = variants[GetParam()];
   const TemporaryFolder one, two;
-  const RunTrace whole = run_part(recipe_in(one.path(), settings), false);
+  const RunTrace whole = run_part(recipe_in(one.path(), settings), false, 0);
   ASSERT_GE(whole.losses.size(), 12u);
   EXPECT_LT(whole.losses.back(), whole.losses.front());
-  EXPECT_GT(whole.accuracy, 0.5);
+  EXPECT_GT(whole.result.history.back().eval_accuracy, 0.5);
   EXPECT_TRUE(whole.weights.front().is_cuda());
   RunTrace parts = run_part(recipe_in(two.path(), settings), false, 7);
-  EXPECT_TRUE(parts.stopped);
+  EXPECT_TRUE(parts.result.stopped);
   seed_everything(999);  // a new process would have other generators
-  const RunTrace rest = run_part(recipe_in(two.path(), settings), true);
+  const RunTrace rest = run_part(recipe_in(two.path(), settings), true, 0);
   parts.losses.insert(parts.losses.end(), rest.losses.begin(), rest.losses.end());
   EXPECT_EQ(parts.losses, whole.losses);
   expect_same_bits(rest.weights, whole.weights);
@@ -93,7 +68,7 @@ TEST(TrainOnDeviceAndCpu, FirstLossesAgree) {
   const std::vector<std::string> settings = {"model=digits_resnet", "epochs=1", "lr=0.01"};
   Recipe on_cpu = recipe_in(one.path(), settings);
   on_cpu.set("device=cpu");
-  const RunTrace a = run_part(recipe_in(two.path(), settings), false), b = run_part(on_cpu, false);
+  const RunTrace a = run_part(recipe_in(two.path(), settings), false, 0), b = run_part(on_cpu, false, 0);
   ASSERT_EQ(a.losses.size(), b.losses.size());
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(a.losses[i], b.losses[i], 2e-2 * b.losses[i]) << "step " << i;
 }
