@@ -13,16 +13,16 @@ namespace bellows::quant {
 
 namespace {
 
-constexpr Scheme affine{}, symmetric{.symmetric = true};
+constexpr Scheme affine_inputs{}, symmetric_inputs{.symmetric = true};
 constexpr double smallest_step = std::numeric_limits<float>::epsilon();
 
 }  // namespace
 
 Parameters parameters_of_range(const at::Tensor& input_range, LayerKind kind) {
   const at::Tensor low = input_range.select(0, 0), high = input_range.select(0, 1);
-  Parameters made = unchecked_parameters(low, high, affine);
+  Parameters made = unchecked_parameters(low, high, affine_inputs);
   if (kind == LayerKind::linear) return made;
-  const Parameters centered = unchecked_parameters(low, high, symmetric);
+  const Parameters centered = unchecked_parameters(low, high, symmetric_inputs);
   const at::Tensor negative = low < 0;
   return {.scale = at::where(negative, centered.scale, made.scale),
           .zero_point = at::where(negative, centered.zero_point, made.zero_point)};
