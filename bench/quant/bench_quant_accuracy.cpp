@@ -226,6 +226,7 @@ void measure_stack(const Options& options, Report& report) {
   const std::vector<std::pair<std::string, Model>> forms = {
       {"int8", int8.model}, {"int4", int4.model}, {"fp32", model}};
   std::vector<Contestant> sides;
+  sides.reserve(forms.size());
   for (const auto& [name, form] : forms)
     sides.push_back(timed_contestant(name, [forward = compiled(form), x] { forward(x); }));
   const Comparison all = compare(sides, {.window_s = 0.5, .windows = options.quick ? 3 : 11, .warmup = 2});
