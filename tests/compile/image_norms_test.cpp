@@ -140,7 +140,7 @@ TEST(ImageNorms, GroupNormIsExactAndStaysInOrder) {
   }
 }
 
-/// The operator believes the numbers that it gets beside the tensor.
+/// The operator computes with the sizes in its arguments, even if the image has other sizes.
 TEST(ImageNorms, GroupNormWithOtherSizesThanTheImage) {
   const at::Tensor x = torch::randn({2, 6, 5, 5}), weight = torch::rand({6}), bias = torch::randn({6});
   const auto run = [&](const at::Tensor& in) {

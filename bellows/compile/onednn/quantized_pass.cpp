@@ -105,7 +105,8 @@ bool Layouts::take_integer_addition(QuantizedCall& call, const Instruction& one,
   return true;
 }
 
-/// After an addition of 8-bit values, no other one is taken: a call has one type for all that it adds.
+/// Takes an addition of fp32 values. It cannot follow an addition of 8-bit values, because all added tensors of a primitive
+/// have the same type here.
 bool Layouts::take_float_addition(QuantizedCall& call, const Instruction& one, int at, int reader) {
   if (call.integers.added != memory::data_type::undef) return false;
   return call.image ? take_addition(call.epilogue, one, at, reader) : take_row_addition(call.epilogue, one, at);

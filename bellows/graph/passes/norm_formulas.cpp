@@ -163,7 +163,7 @@ class GroupNorm {
   GroupNorm(Maker& m, int image, int weight, int groups) : m_(m), weight_(weight) {
     const c10::IValue& count = m.constant(groups);
     const Geometry& geometry = m.operand(image)->geometry;
-    // The operator also gets the sizes as numbers, and believes them.
+    // The operator computes with the sizes in its arguments, even if the image has other sizes.
     const c10::IValue &samples = m.constant(groups - 3), &channels = m.constant(groups - 2);
     if (!count.isInt() || geometry.sizes.size() < 2 || geometry.sizes[1] % count.toInt() != 0 ||
         samples != c10::IValue(geometry.sizes[0]) || channels != c10::IValue(geometry.sizes[1])) {
