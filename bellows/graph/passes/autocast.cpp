@@ -394,7 +394,7 @@ class Rewriting {
   }
 
   /// Keeps a cast of the recorded code. If only matmuls and the like read what it narrows, as under autocast, they read
-  /// its source in fp32. All other readers see the rounded values. What it widens is not rounded before.
+  /// its source in fp32. All other readers see the rounded values. The values that it widens are not rounded before.
   void take_cast(Instruction& one) {
     Operand& source = one.arguments[0].operands[0];
     const Operand& result = one.results[0].operands[0];

@@ -16,7 +16,8 @@ namespace {
 using at::Tensor;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 
-/// libtorch computes instance norm as a batch norm: it sees the channels of all samples as the channels of one sample: [N, C, *] -> [1, N·C, *].
+/// libtorch computes instance norm as the batch norm of one sample that has the channels of all samples:
+/// [N, C, *] -> [1, N·C, *].
 Tensor as_one_sample(const Tensor& x) {
   at::DimVector sizes(x.sizes());
   sizes[1] *= sizes[0];
