@@ -1,6 +1,7 @@
 #include "bellows/graph/passes/fake_quantize_formulas.h"
 
 #include <cmath>
+#include <limits>
 #include <optional>
 
 namespace bellows::graph::detail {
@@ -32,14 +33,13 @@ std::optional<Range> range_of(const Maker& m, int argument) {
 }
 
 /// Stores the fake-quantized input and the mask of the values that are in range.
-/// Params: enabled – whether the operator quantizes; a term of -1: always
-void store_quantized(Maker& m, Ref scale, Ref zero_point, Range range, Ref enabled) {
-  // libtorch converts to int64, where NaN and too large numbers become the smallest one.
-  constexpr double first_too_large = 0x1p63;
+/// Params: first_too_large – integers from here on become the smallest one, like NaN
+///         enabled – whether the operator quantizes; a term of -1: always
+void store_quantized(Maker& m, Ref scale, Ref zero_point, Range range, double first_too_large, Ref enabled) {
   const Ref x = m.in(0), integer = call(F::round, x * call(F::reciprocal, scale)) + zero_point;
   Ref inside = call(F::logical_and, call(F::ge, integer, range.low), call(F::le, integer, range.high));
-  const Ref above =
-      call(F::logical_and, call(F::gt, integer, range.high), call(F::lt, integer, m.value(first_too_large)));
+  Ref above = call(F::gt, integer, range.high);
+  if (std::isfinite(first_too_large)) above = call(F::logical_and, above, call(F::lt, integer, first_too_large));
   const Ref bounded = where(inside, integer, where(above, m.value(range.high), m.value(range.low)));
   Ref result = (bounded - zero_point) * scale;
   if (enabled.term >= 0) {
@@ -63,13 +63,15 @@ bool write_fake_quantize(Maker& m, std::string_view name) {
   m.set_loops(m.operand(0)->geometry);
   if (per_tensor) {
     if (!m.has(3)) return false;
-    store_quantized(m, m.in(1), m.in(2), *range, m.cast(m.raw(3), c10::kBool));
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    store_quantized(m, m.in(1), m.in(2), *range, infinity, m.cast(m.raw(3), c10::kBool));
     return true;
   }
   const c10::IValue& axis = m.constant(3);
   if (!axis.isInt() || axis.toInt() < 0) return false;
   const int loop[] = {static_cast<int>(axis.toInt())};
-  store_quantized(m, m.in(1, loop), m.in(2, loop), *range, {});
+  // The kernel for channels converts to int64, where NaN and numbers from 2^63 on become the smallest integer.
+  store_quantized(m, m.in(1, loop), m.in(2, loop), *range, 0x1p63, {});
   return true;
 }
 
