@@ -50,11 +50,90 @@ void store_quantized(Maker& m, Ref scale, Ref zero_point, Range range, double fi
   m.store(1, inside);
 }
 
+/// Returns one number of a range [2].
+Ref bound_of(Maker& m, int argument, int64_t which) {
+  Geometry one = m.operand(argument)->geometry;
+  one.offset += which * one.strides[0];
+  one.sizes.clear();
+  one.strides.clear();
+  return m.cast(m.raw_as(argument, one, {}), m.type);
+}
+
+Ref at_least_smallest_step(Ref scale) {
+  return call(F::maximum, scale, std::numeric_limits<float>::epsilon());
+}
+
+/// The operators of quant/training/range_operators.h.
+bool write_moving_range(Maker& m) {
+  if (!has_type(m, 0, {c10::kFloat}) || !m.has(1) || m.operand(1)->geometry.sizes.empty()) return false;
+  const Geometry& x = m.operand(1)->geometry;
+  if (x.sizes.size() > 60 || !c10::isFloatingType(x.dtype.toScalarType()) || x.dtype.toScalarType() == c10::kDouble)
+    return false;
+  m.set_loops(x);
+  const uint64_t all = (uint64_t{1} << x.sizes.size()) - 1;
+  for (int64_t which = 0; which < 2; ++which) {
+    const Ref batch = m.reduce(which == 0 ? F::min : F::max, m.in(1), all), old = bound_of(m, 0, which);
+    const Ref is_first = call(F::eq, call(F::abs, old), std::numeric_limits<double>::infinity());
+    Geometry part = m.result().geometry;
+    part.offset += which * part.strides[0];
+    part.sizes.clear();
+    part.strides.clear();
+    m.store_part(0, part, where(is_first, batch, old + m.number(2) * (batch - old)));
+  }
+  return true;
+}
+
+bool write_range_parameters(Maker& m) {
+  constexpr double steps = 255, middle = 128;
+  if (!has_type(m, 0, {c10::kFloat}) || !m.constant(1).isBool()) return false;
+  const Ref low = bound_of(m, 0, 0), high = bound_of(m, 0, 1);
+  const Ref below = call(F::minimum, low, 0), above = call(F::maximum, high, 0);
+  Ref scale = at_least_smallest_step((above - below) / steps);
+  const Ref ratio = below / scale;
+  const Ref bounded = call(F::minimum, call(F::maximum, -call(F::round, ratio), 0), steps);
+  Ref zero_point = where(call(F::isnan, ratio), m.value(0), bounded);  // libtorch converts NaN to the smallest int32
+  if (m.constant(1).toBool()) {
+    const Ref negative = call(F::lt, low, 0);
+    scale = where(negative, at_least_smallest_step(call(F::maximum, -below, above) / (steps / 2)), scale);
+    zero_point = where(negative, m.value(middle), zero_point);
+  }
+  m.store(0, scale);
+  m.store(1, zero_point);
+  return true;
+}
+
+bool write_row_parameters(Maker& m) {
+  if (!m.has(0)) return false;
+  const Geometry& weight = m.operand(0)->geometry;
+  if (weight.sizes.empty() || weight.sizes.size() > 60 || weight.dtype.toScalarType() == c10::kDouble) return false;
+  m.set_loops(weight);
+  const Ref x = m.in(0);
+  const uint64_t inner = (uint64_t{1} << weight.sizes.size()) - 2;
+  const Ref below = call(F::minimum, m.reduce(F::min, x, inner), 0),
+            above = call(F::maximum, m.reduce(F::max, x, inner), 0);
+  constexpr int rows[] = {0};
+  m.store(0, at_least_smallest_step(call(F::maximum, -below, above) / m.number(1)), rows);
+  m.store(1, m.value(0), rows);
+  return true;
+}
+
+bool write_ranges(Maker& m, std::string_view name) {
+  m.type = c10::kFloat;
+  if (name == "bellows::moving_range") return write_moving_range(m);
+  if (name == "bellows::range_parameters") return write_range_parameters(m);
+  return name == "bellows::row_parameters" && write_row_parameters(m);
+}
+
 }  // namespace
 
 bool write_fake_quantize(Maker& m, std::string_view name) {
   const bool per_tensor = name == "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams";
-  if (!per_tensor && name != "aten::fake_quantize_per_channel_affine_cachemask") return false;
+  if (!per_tensor && name != "aten::fake_quantize_per_channel_affine_cachemask") {
+    const c10::ScalarType type = m.type;
+    if (write_ranges(m, name)) return true;
+    m.type = type;
+    return false;
+  }
   const auto range = range_of(m, 4);
   if (!range || !has_type(m, 0, {c10::kFloat}) || !has_type(m, 1, {c10::kFloat}) ||
       !has_type(m, 2, {c10::kInt, c10::kLong}))
