@@ -345,9 +345,9 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   using namespace bellows::bench;
   return bench_main(argc, argv,
-                    "Trains a ResNet on the digits and a small DistilBERT on sections of manual pages, quantizes them "
-                    "with each method,\n"
-                    "and compares the held-out accuracy, the size of the file and the signal-to-noise ratio (SQNR) "
+                    "Trains a ResNet on the digits and a small DistilBERT on sections of manual pages, and quantizes "
+                    "them with each method.\n"
+                    "Compares the held-out accuracy, the size of the file and the signal-to-noise ratio (SQNR) "
                     "with fp32. Another run trains with quantization. A stack of\n"
                     "large linears shows the bytes and the time of a forward pass of one row.\n--seeds: number of "
                     "seeds. --only: digits, training, "
