@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <unordered_map>
 
 namespace bellows::graph::detail {
 namespace {
@@ -117,28 +118,11 @@ bool write_row_parameters(Maker& m) {
   return true;
 }
 
-bool write_ranges(Maker& m, std::string_view name) {
-  m.type = c10::kFloat;
-  if (name == "bellows::moving_range") return write_moving_range(m);
-  if (name == "bellows::range_parameters") return write_range_parameters(m);
-  return name == "bellows::row_parameters" && write_row_parameters(m);
-}
-
-}  // namespace
-
-bool write_fake_quantize(Maker& m, std::string_view name) {
-  const bool per_tensor = name == "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams";
-  if (!per_tensor && name != "aten::fake_quantize_per_channel_affine_cachemask") {
-    const c10::ScalarType type = m.type;
-    if (write_ranges(m, name)) return true;
-    m.type = type;
-    return false;
-  }
+bool write_quantization(Maker& m, bool per_tensor) {
   const auto range = range_of(m, 4);
   if (!range || !has_type(m, 0, {c10::kFloat}) || !has_type(m, 1, {c10::kFloat}) ||
       !has_type(m, 2, {c10::kInt, c10::kLong}))
     return false;
-  m.type = c10::kFloat;
   m.set_loops(m.operand(0)->geometry);
   if (per_tensor) {
     if (!m.has(3)) return false;
@@ -152,6 +136,30 @@ bool write_fake_quantize(Maker& m, std::string_view name) {
   // The kernel for channels converts to int64, where NaN and numbers from 2^63 on become the smallest integer.
   store_quantized(m, m.in(1, loop), m.in(2, loop), *range, 0x1p63, {});
   return true;
+}
+
+bool write_per_tensor(Maker& m) {
+  return write_quantization(m, true);
+}
+
+bool write_per_channel(Maker& m) {
+  return write_quantization(m, false);
+}
+
+}  // namespace
+
+bool write_fake_quantize(Maker& m, std::string_view name) {
+  static const std::unordered_map<std::string_view, bool (*)(Maker&)> known{
+      {"aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", write_per_tensor},
+      {"aten::fake_quantize_per_channel_affine_cachemask", write_per_channel},
+      {"bellows::moving_range", write_moving_range},
+      {"bellows::range_parameters", write_range_parameters},
+      {"bellows::row_parameters", write_row_parameters},
+  };
+  const auto found = known.find(name);
+  if (found == known.end()) return false;
+  m.type = c10::kFloat;
+  return found->second(m);
 }
 
 }  // namespace bellows::graph::detail

@@ -17,7 +17,7 @@ constexpr size_t fewest = 3;
 /// Matmuls of more rows use all cores well on their own.
 constexpr int64_t most_rows = 256;
 
-bool is_floating(const Geometry& geometry) {
+bool holds_floats(const Geometry& geometry) {
   return is_dense(geometry) && c10::isFloatingType(geometry.dtype.toScalarType());
 }
 
@@ -81,7 +81,7 @@ class MatmulStacker {
   bool is(int at, const char* op) const { return at >= 0 && calls(instruction(at), op) && is_simple(instruction(at)); }
   bool is_whole(int at) const {
     const Operand& made = result(at);
-    return is_floating(made.geometry) && is_row_major(made.geometry) &&
+    return holds_floats(made.geometry) && is_row_major(made.geometry) &&
            covers(made.geometry, program_.values[made.value].nbytes);
   }
 
@@ -94,7 +94,7 @@ class MatmulStacker {
     const auto& dims = instruction(at).arguments[1].constant;
     const Geometry& summed = operand_of(instruction(at), 0).geometry;
     return dims.isIntList() && dims.toIntVector() == std::vector<int64_t>{0} && summed.sizes.size() == 2 &&
-           is_floating(summed) && summed.dtype == result(at).geometry.dtype && summed.sizes[0] <= most_rows;
+           holds_floats(summed) && summed.dtype == result(at).geometry.dtype && summed.sizes[0] <= most_rows;
   }
   /// True for a product of a transposed matrix, as in the gradient of a weight. The rows of both matrices can be stacked.
   bool is_product(int at) const {
