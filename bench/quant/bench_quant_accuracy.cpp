@@ -15,13 +15,14 @@
 #include "bellows/optim/optimizers.h"
 #include "bellows/quant.h"
 #include "bench/accuracy/tasks.h"
+#include "bench/quant/training_accuracy.h"
 #include "bench/support/bench.h"
 
 namespace bellows::bench {
 namespace {
 
 constexpr int64_t batch_size = 32, evaluation_batch = 256, calibration_batches = 10;
-constexpr double most_static_drop = 0.5, most_int4_drop = 1;
+constexpr double most_static_drop = 0.5, most_int4_drop = 1, most_trained_drop = 0.2;
 
 using Forward = std::function<at::Tensor(const at::Tensor&)>;
 
@@ -206,6 +207,31 @@ void measure(const Subject& subject, int64_t seeds, bool with_layers, Report& re
   }
 }
 
+/// Compares runs of the trainer with the same seed and the same number of steps.
+void measure_training(const Options& options, int64_t seeds, Report& report) {
+  std::vector<double> fp32, calibrated, trained, drops, calibrated_drops;
+  for (int64_t seed = 1; seed <= seeds; ++seed) {
+    const TrainingAccuracy found = accuracy_of_training(options.data, options.quick ? 2 : 10, seed);
+    fp32.push_back(found.fp32);
+    calibrated.push_back(found.calibrated);
+    trained.push_back(found.trained);
+    drops.push_back(found.fp32 - found.trained);
+    calibrated_drops.push_back(found.fp32 - found.calibrated);
+  }
+  Row row{
+      .work = "ResNet on the digits, int8, quantization-aware training", .metric = "held-out accuracy", .unit = "%"};
+  row.ours = mean_of(trained);
+  row.peers = {{"fp32", mean_of(fp32)}, {"static int8", mean_of(calibrated)}};
+  row.ratio_to_best_peer = row.ours / mean_of(fp32);
+  row.equal = mean_of(drops) <= most_trained_drop + (seeds > 1 ? 0 : 2);
+  char changes[200];
+  std::snprintf(changes, sizeof changes,
+                "%+.2f points (standard deviation %.2f); static int8 of the fp32 runs %+.2f points (%.2f); seeds:",
+                -mean_of(drops), spread_of(drops), -mean_of(calibrated_drops), spread_of(calibrated_drops));
+  row.note = changes + list_of(trained) + "; fp32:" + list_of(fp32) + "; static int8:" + list_of(calibrated);
+  report.add(row);
+}
+
 /// Large linears with batch 1: their time is that of reading the weights.
 void measure_stack(const Options& options, Report& report) {
   constexpr int64_t features = 4096;
@@ -251,14 +277,14 @@ int run(const Options& options) {
   const int64_t seeds = options.quick ? 1 : std::stoll(options.extra.at("seeds"));
   const std::string& only = options.extra.at("only");
   const bool with_layers = options.extra.at("layers") == "yes";
-  TORCH_CHECK_VALUE(only.empty() || only == "digits" || only == "text" || only == "stack",
-                    "bench quant_accuracy: expected --only digits, --only text or --only stack, got --only ", only,
-                    ".");
+  TORCH_CHECK_VALUE(only.empty() || only == "digits" || only == "training" || only == "text" || only == "stack",
+                    "bench quant_accuracy: expected --only digits, training, text or stack, got --only ", only, ".");
   const auto chosen = [&](const std::string& part) {
     return (only.empty() || only == part) && report.has_time_for(part);
   };
   if (chosen("digits"))
     measure({digits_task(options, options.quick ? 2 : 6), quant::weight_scheme(4)}, seeds, with_layers, report);
+  if (chosen("training")) measure_training(options, seeds, report);
   if (chosen("stack")) measure_stack(options, report);
   if (chosen("text"))
     measure({text_task(options, options.quick ? 1 : 3), quant::group_scheme(4, 64)}, seeds, with_layers, report);
@@ -271,12 +297,12 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   using namespace bellows::bench;
   return bench_main(argc, argv,
-                    "Trains a ResNet on the digits and a small DistilBERT on sections of manual pages, quantizes them "
-                    "with each method,\n"
-                    "and compares the held-out accuracy, the size of the file and the signal-to-noise ratio (SQNR) "
-                    "with fp32. A stack of\n"
+                    "Trains a ResNet on the digits and a small DistilBERT on sections of manual pages, and quantizes "
+                    "them with each method.\n"
+                    "Compares the held-out accuracy, the size of the file and the signal-to-noise ratio (SQNR) "
+                    "with fp32. Another run trains with quantization. A stack of\n"
                     "large linears shows the bytes and the time of a forward pass of one row.\n--seeds: number of "
-                    "seeds. --only: digits, "
+                    "seeds. --only: digits, training, "
                     "text or stack. --layers yes: prints the SQNR of each layer.\n--pages: folder with the manual "
                     "pages of the Debian "
                     "packages manpages and manpages-dev.\n--depth: number of linears of the stack.\n--quick: one seed "

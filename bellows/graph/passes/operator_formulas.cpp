@@ -8,7 +8,8 @@
 #include "bellows/graph/passes/norm_formulas.h"
 
 // The formulas of all operators, in groups. Each group has a write function that returns false if it does not support
-// the operator. Those of norms are in norm_formulas.cpp.
+// the operator. Those of norms are in norm_formulas.cpp, and those of
+// quantization-aware training in fake_quantize_formulas.cpp.
 namespace bellows::graph {
 namespace detail {
 namespace {

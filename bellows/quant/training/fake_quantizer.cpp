@@ -23,6 +23,7 @@
 #include "bellows/core/mutex.h"
 #include "bellows/quant/layer_table.h"
 #include "bellows/quant/observer.h"
+#include "bellows/quant/training/range_operators.h"
 #include "bellows/tap/argument_tap.h"
 
 namespace bellows::quant {
@@ -130,8 +131,7 @@ class FakeQuantizer::Impl {
     const MutexLock lock(mutex_);
     if (!updates || input.numel() == 0 || (options_.learned_steps && layer.seen)) return layer.seen;
     const c10::NoGradGuard no_gradients;
-    const auto [low, high] = input.detach().to(at::kFloat).aminmax();
-    layer.range.update(low, high, options_.averaging_constant);
+    layer.range.bounds().copy_(moving_range(layer.range.bounds(), input, options_.averaging_constant));
     if (options_.learned_steps) {
       const Parameters first = parameters_of_range(layer.range.bounds(), kind);
       layer.trained.input_step.detach().copy_(first.scale.view({1}));

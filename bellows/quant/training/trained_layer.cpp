@@ -2,30 +2,22 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <limits>
 
-#include "bellows/quant/rows.h"
+#include "bellows/quant/training/range_operators.h"
 
 namespace bellows::quant {
 
 namespace {
 
-constexpr Scheme affine_inputs{}, symmetric_inputs{.symmetric = true};
 constexpr double smallest_step = std::numeric_limits<float>::epsilon();
 
 }  // namespace
 
 Parameters parameters_of_range(const at::Tensor& input_range, LayerKind kind) {
-  const at::Tensor low = input_range.select(0, 0), high = input_range.select(0, 1);
-  Parameters made = unchecked_parameters(low, high, affine_inputs);
-  if (kind == LayerKind::linear) return made;
-  const Parameters centered = unchecked_parameters(low, high, symmetric_inputs);
-  const at::Tensor negative = low < 0;
-  return {.scale = at::where(negative, centered.scale, made.scale),
-          .zero_point = at::where(negative, centered.zero_point, made.zero_point)};
+  return range_parameters(input_range, kind == LayerKind::convolution);
 }
 
 Parameters input_parameters(const TrainedLayer& layer, LayerKind kind) {
@@ -35,13 +27,12 @@ Parameters input_parameters(const TrainedLayer& layer, LayerKind kind) {
 }
 
 Parameters weight_parameters(const TrainedLayer& layer, const at::Tensor& weight) {
-  const Scheme scheme = weight_scheme();
   if (layer.weight_step.defined()) {
     const at::Tensor step = layer.weight_step.detach().clamp_min(smallest_step);
     return {.scale = step, .zero_point = at::zeros_like(step, at::kInt)};
   }
-  const auto [low, high] = as_rows(weight.detach().to(at::kFloat), scheme).aminmax(1);
-  return unchecked_parameters(low, high, scheme);
+  const Scheme scheme = weight_scheme();
+  return row_parameters(weight.detach(), static_cast<double>(scheme.largest() - scheme.smallest()) / 2);
 }
 
 LayerInput quantized_input(const std::string& name, const TrainedLayer& layer, LayerKind kind) {
