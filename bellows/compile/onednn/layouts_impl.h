@@ -61,7 +61,7 @@ class Layouts {
   bool norm_training(int at, BatchNorm shape, std::vector<Operand> operands);
   bool norm_inference(int at, const BatchNorm& shape, std::vector<Operand> operands);
   int relu_behind(int at) const;
-  bool norm_backward(const Instruction& one, const Operand& gradient, const Operand* let_through);
+  bool norm_backward(const Instruction& one, const Operand& gradient, const Operand* kept);
   Epilogue linear_epilogue_of(int at) const;
   bool take_row_addition(Epilogue& epilogue, const Instruction& one, int at) const;
   struct LinearCall;
@@ -146,13 +146,13 @@ class Layouts {
   };
   std::unordered_map<ValueId, std::vector<Packed>> packed_;
   std::unordered_map<ValueId, Operand> workspaces_;  ///< by the value of the indices that the workspace replaces
-  struct LetThrough {
-    Operand workspace;
-    ValueId mean;  ///< of the preceding norm
+  struct NormWithRelu {
+    Operand kept;  ///< for the gradient
+    ValueId mean;
   };
-  std::unordered_map<ValueId, LetThrough> let_through_;  ///< by the ReLU's result
-  std::unordered_map<ValueId, int> cats_;                ///< postponed concatenations of channels: their instructions
-  std::vector<std::pair<Operand, Operand>> parts_;       ///< parts of images, and their copies
+  std::unordered_map<ValueId, NormWithRelu> norms_with_relu_;  ///< by the ReLU's result
+  std::unordered_map<ValueId, int> cats_;           ///< postponed concatenations of channels: their instructions
+  std::vector<std::pair<Operand, Operand>> parts_;  ///< parts of images, and their copies
   std::unordered_map<ValueId, at::Tensor> constants_;
   /// Max pooling of integers, by the instruction of the pooling: the quantization that moved in front of it.
   struct IntegerPool {

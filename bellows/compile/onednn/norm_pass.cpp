@@ -57,22 +57,18 @@ bool Layouts::norm_training(int at, BatchNorm shape, std::vector<Operand> operan
   const Operand &mean = one.results[1].operands[0], &invstd = one.results[2].operands[0];
   const int relu = relu_behind(at);
   shape.relu = relu >= 0;
-  const auto pass = batch_norm_training(shape);
-  if (!pass) return false;
   const Operand& y = (shape.relu ? program_.instructions[relu] : one).results[0].operands[0];
   operands.insert(operands.begin(), channels_last_of(operand(one, 0)));
   std::vector<Operand> results{made_channels_last(y), mean, invstd};
   if (shape.relu) {
-    Geometry bytes = y.geometry;
-    bytes.dtype = caffe2::TypeMeta::Make<uint8_t>();
-    results.push_back(opaque(pass->workspace, bytes));
-    let_through_[y.value] = {.workspace = results.back(), .mean = mean.value};
+    results.push_back(opaque(shape.sizes[1] * sizeof(float), mean.geometry));
+    norms_with_relu_[y.value] = {.kept = results.back(), .mean = mean.value};
     taken_[relu] = true;
     ++report_.fused;
   }
   there_[mean.value] = there_[invstd.value] = true;
   for (const auto& update : one.updates) there_[update.after] = true;
-  emit("batch_norm", pass->kernel, operands, results, one.updates);
+  emit("batch_norm", batch_norm_training(shape), operands, results, one.updates);
   ++report_.norms;
   return true;
 }
@@ -92,9 +88,9 @@ int Layouts::relu_behind(int at) const {
 bool Layouts::relu_backward(int at) {
   const Instruction& one = program_.instructions[at];
   const Operand &gradient = operand(one, 0), &made = one.results[0].operands[0];
-  const auto kept = let_through_.find(operand(one, 1).value);
+  const auto kept = norms_with_relu_.find(operand(one, 1).value);
   const int reader = sole_reader(made.value);
-  if (kept == let_through_.end() || reader < 0 || taken_[reader] || !one.updates.empty()) return follow(at);
+  if (kept == norms_with_relu_.end() || reader < 0 || taken_[reader] || !one.updates.empty()) return follow(at);
   const Instruction& norm = program_.instructions[reader];
   const bool fits = norm.op && !norm.kernel && norm.op->name == "aten::native_batch_norm_backward" &&
                     norm.state == one.state && all_constant(norm) && operand(norm, 0) == made && is_image(made) &&
@@ -104,7 +100,7 @@ bool Layouts::relu_backward(int at) {
   for (const size_t i : {1, 2, 5, 6}) {
     if (fits && defined(norm, i) && maker_[operand(norm, i).value] >= at) return follow(at);
   }
-  if (!fits || !norm_backward(norm, gradient, &kept->second.workspace)) return follow(at);
+  if (!fits || !norm_backward(norm, gradient, &kept->second.kept)) return follow(at);
   taken_[reader] = true;
   ++report_.fused;
   return true;
@@ -116,15 +112,15 @@ bool Layouts::batch_norm_backward(int at) {
 }
 
 /// Params: gradient – of the norm's result, or of its ReLU's result
-///         let_through – the ReLU's workspace from forward; nullptr if there is no ReLU
-bool Layouts::norm_backward(const Instruction& one, const Operand& gradient, const Operand* let_through) {
+///         kept     – what forward kept for the ReLU's gradient; nullptr if there is no ReLU
+bool Layouts::norm_backward(const Instruction& one, const Operand& gradient, const Operand* kept) {
   const Operand &x = operand(one, 1), &weight = operand(one, 2), &mean = operand(one, 5), &invstd = operand(one, 6);
   if (!is_image(x) || !one.arguments[7].constant.toBool() || !one.updates.empty()) return false;
   const BatchNorm shape{.sizes = dims_of(x.geometry.sizes),
                         .type = data_type(x.geometry),
                         .eps = one.arguments[8].constant.toDouble(),
                         .affine = weight.value >= 0,
-                        .relu = let_through != nullptr};
+                        .relu = kept != nullptr};
   const auto vector = [&](const Operand& operand) { return is_fp32_vector(operand, shape.sizes[1]); };
   const Operand& to_x = one.results[0].operands[0];
   bool fits = is_image(to_x) && gradient.geometry.dtype == x.geometry.dtype && vector(mean) && vector(invstd) &&
@@ -133,22 +129,21 @@ bool Layouts::norm_backward(const Instruction& one, const Operand& gradient, con
     const Operand& made = one.results[i].operands[0];
     fits = fits && (shape.affine ? made.value >= 0 && vector(made) : made.value < 0);
   }
-  const KernelPointer kernel = fits ? onednn::batch_norm_backward(shape) : nullptr;
-  if (!kernel) return false;
+  if (!fits) return false;
   std::vector<Operand> operands{channels_last_of(gradient), channels_last_of(x)};
   for (const Operand* channel : {&weight, &mean, &invstd}) {
     if (channel->value < 0) continue;
     need_plain(channel->value);
     operands.push_back(*channel);
   }
-  if (let_through) operands.push_back(*let_through);
+  if (kept) operands.push_back(*kept);
   std::vector<Operand> results{made_channels_last(to_x)};
   for (const size_t i : {1, 2}) {
     if (!shape.affine) continue;
     results.push_back(one.results[i].operands[0]);
     there_[results.back().value] = true;
   }
-  emit("batch_norm", kernel, operands, results);
+  emit("batch_norm", onednn::batch_norm_backward(shape), operands, results);
   ++report_.norms;
   return true;
 }

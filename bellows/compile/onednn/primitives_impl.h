@@ -210,20 +210,14 @@ struct BatchNorm {
   bool relu = false;                   ///< a ReLU follows, in training mode
 };
 
-/// A kernel, and the size of the workspace that connects forward and backward. The workspace is the last result of
-/// forward and the last operand of backward.
-struct KeepingPass {
-  KernelPointer kernel;
-  size_t workspace = 0;
-};
-
+/// Own kernels (kernels/batch_norm.h): oneDNN's sums are fp32 and lose digits on large images.
 /// Operands: x, weight, bias, running mean and running variance. The running statistics are updated. Results: y, mean,
-/// 1/std; with ReLU also the workspace
-std::optional<KeepingPass> batch_norm_training(const BatchNorm& shape);
-/// Operands: the same as for batch_norm_training. Results: y
+/// 1/std; with ReLU also one fp32 vector for backward
+KernelPointer batch_norm_training(const BatchNorm& shape);
+/// A oneDNN primitive. Operands: the same as for batch_norm_training. Results: y
 KernelPointer batch_norm_inference(const BatchNorm& shape);
-/// Operands: gradient of y, x, weight, mean, 1/std; with ReLU also the workspace. Results: gradients of x, weight and
-/// bias
+/// Operands: gradient of y, x, weight, mean, 1/std; with ReLU also the vector of batch_norm_training. Results: gradients of
+/// x, weight and bias
 KernelPointer batch_norm_backward(const BatchNorm& shape);
 /// Operands: weight, bias, running mean, running variance, bias of the convolution if there is one. Results: the factor
 /// by which the convolution's weight is multiplied, and the bias that replaces the convolution's bias and the norm
@@ -233,6 +227,13 @@ struct Pooling {
   memory::dims input, output, kernel, stride, padding, dilation;
   memory::data_type type = memory::data_type::f32;
   dnnl::algorithm algorithm = dnnl::algorithm::pooling_max;
+};
+
+/// A kernel, and the size of the workspace that connects forward and backward. The workspace is the last result of
+/// forward and the last operand of backward.
+struct KeepingPass {
+  KernelPointer kernel;
+  size_t workspace = 0;
 };
 
 std::optional<KeepingPass> pooling_forward(const Pooling& shape, bool training);
