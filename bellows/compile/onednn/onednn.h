@@ -25,18 +25,18 @@ struct OnednnReport {
 /// Returns whether this library was built with oneDNN. If not, use_onednn() changes nothing.
 bool has_onednn();
 
-/// Replaces convolutions, batch norms and pooling of images, and their gradients, with oneDNN primitives. Between
-/// primitives, images stay in oneDNN's channels-last order. Pointwise operators between primitives work directly on
-/// this order. If any other operator reads such an image, the image is copied to its original order once. Weights are
-/// packed for each primitive. Constant weights are packed once in advance, and all other weights are packed in each
-/// call. Linears with constant weights also become primitives, including the activations and additions that follow
-/// them. Batched matmuls (bmm) become primitives if their left matrices are not transposed, or if the processor is not
-/// from Intel; otherwise libtorch's matmuls are as fast.
+/// Replaces convolutions, pooling and batch norms of images, and their gradients, with oneDNN primitives, and batch norms
+/// in training mode with own kernels. Between these kernels, images stay in oneDNN's channels-last order. Pointwise
+/// operators work directly on this order. If any other operator reads such an image, the image is copied to its original
+/// order once. Weights are packed for each primitive. Constant weights are packed once in advance, and all other weights
+/// are packed in each call. Linears with constant weights also become primitives, including the activations and
+/// additions that follow them. Batched matmuls (bmm) become primitives if their left matrices are not transposed, or if
+/// the processor is not from Intel; otherwise libtorch's matmuls are as fast.
 /// Params:   program – must be in functional form (graph/passes/functionalize.h) and not have groups yet. Batch norms
 ///                     in evaluation mode must have the form that the pass "evaluation" produces
 /// Numerics: sums are computed in a different order than in libtorch. Compared with fp64, errors of convolutions are at
-///           most twice as large as those of libtorch. Errors of batch norms are at most 32 units in the last place of
-///           the largest value (tests/compile/onednn_test.cpp)
+///           most twice as large as those of libtorch. Batch norms are as exact as those of libtorch
+///           (tests/compile/onednn_test.cpp)
 /// Threads:  thread-safe; kernels use OpenMP threads, like libtorch's kernels
 OnednnReport use_onednn(graph::Program& program);
 
