@@ -4,6 +4,7 @@
 #include "bellows/core/channels_last.h"
 #include "bellows/core/device.h"
 #include "bellows/core/error.h"
+#include "bellows/core/exporting.h"
 #include "bellows/core/grad_mode.h"
 #include "bellows/core/log.h"
 #include "bellows/core/model.h"

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "bellows/core/exporting.h"
 #include "bellows/models/layers_impl.h"
 
 namespace bellows::models {
@@ -100,10 +101,10 @@ struct KnownSteps {
 
 KnownSteps known_steps(const at::Tensor& x, int64_t least) {
   const at::Tensor known = x.detach().isnan().all(2).logical_not();
-  if (x.size(0) == 0 || (x.is_cpu() && known.all().item<bool>())) return {x, {}, {}};
+  if (x.size(0) == 0 || (x.is_cpu() && !is_exporting() && known.all().item<bool>())) return {x, {}, {}};
   const at::Tensor steps = at::arange(1, x.size(1) + 1, known.options().dtype(at::kLong));
   const at::Tensor lengths = (known * steps).amax(1);
-  if (x.is_cpu()) {
+  if (x.is_cpu() && !is_exporting()) {
     const auto shortest = lengths.min().item<int64_t>();
     TORCH_CHECK_VALUE(shortest >= least, "encoder_decoder: expected series of at least ", least,
                       " steps, got a series of ", shortest, " steps, padded with NaN to ", x.size(1),

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "bellows/core/exporting.h"
 #include "bellows/models/layers_impl.h"
 #include "bellows/nn/activation.h"
 #include "bellows/nn/dropout_norm.h"
@@ -95,7 +96,7 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
 namespace {
 
 void check_range(const TokenLimits& limits, const at::Tensor& ids, int64_t end, const char* what) {
-  if (!ids.defined() || !ids.is_cpu() || ids.numel() == 0) return;
+  if (!ids.defined() || !ids.is_cpu() || ids.numel() == 0 || is_exporting()) return;
   const auto [low, high] = at::aminmax(ids);
   const int64_t first = low.item<int64_t>(), last = high.item<int64_t>();
   TORCH_CHECK_VALUE(first >= 0 && last < end, limits.model, ": expected ", what, " from 0 to ", end - 1, ", got ",
@@ -139,7 +140,7 @@ Tokens read_tokens(const at::Tensor& ids, const at::Tensor& mask, const at::Tens
   check_range(limits, types, limits.types, "token types");
   const at::Tensor kept = mask.defined() ? mask.ne(0) : limits.pad_token ? ids.ne(*limits.pad_token) : at::Tensor();
   // Without a mask, attention uses its fastest kernels. On other devices, the check would cost a synchronization.
-  const bool full = !kept.defined() || (kept.is_cpu() && kept.all().item<bool>());
+  const bool full = !kept.defined() || (kept.is_cpu() && !is_exporting() && kept.all().item<bool>());
   return {ids, full ? at::Tensor() : kept.unsqueeze(1).unsqueeze(1), types.defined() ? types.to(at::kLong) : types};
 }
 

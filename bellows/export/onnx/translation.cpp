@@ -1,0 +1,626 @@
+#include "bellows/export/onnx/translation.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/nan_to_num.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "bellows/export/onnx/call.h"
+#include "bellows/export/onnx/operators.h"
+#include "bellows/graph/program/program_edit.h"
+
+namespace bellows::onnx_export {
+
+namespace {
+
+using export_detail::InputSource;
+using export_detail::RecordedCall;
+using export_detail::SizeExpression;
+using export_detail::ViewPlan;
+using graph::Geometry;
+using graph::Instruction;
+using graph::ValueId;
+
+VariedSizes sizes_of(const std::vector<Geometry>& geometries) {
+  VariedSizes result(geometries[0].sizes.size());
+  for (const Geometry& one : geometries) {
+    for (size_t i = 0; i < result.size(); ++i) result[i].values.push_back(one.sizes[i]);
+  }
+  return result;
+}
+
+std::vector<Geometry> geometries_of(const VariedOperand& operand) {
+  std::vector<Geometry> result;
+  for (const graph::Operand* one : operand.operands) result.push_back(one->geometry);
+  return result;
+}
+
+TensorData data_of(const at::Tensor& tensor, ElementType type) {
+  const at::Tensor plain = tensor.detach().cpu().contiguous();
+  const auto owner = std::make_shared<const at::Tensor>(plain);
+  return {.type = type,
+          .sizes = plain.sizes().vec(),
+          .owner = owner,
+          .bytes = {static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()}};
+}
+
+/// The element type in which a constant is stored.
+ElementType stored_type(c10::ScalarType dtype) {
+  return dtype == c10::kBFloat16 ? ElementType::bfloat16 : element_type(dtype);
+}
+
+/// A batch norm in evaluation mode does not write its statistics, although its schema declares it.
+bool keeps_statistics(const Instruction& instruction) {
+  return instruction.op->name.find("batch_norm") != std::string::npos && !instruction.updates.empty();
+}
+
+bool only_returns_views(const Instruction& instruction) {
+  if (!instruction.updates.empty() || instruction.results.empty()) return false;
+  const auto reads = [&](ValueId value) {
+    return std::any_of(instruction.arguments.begin(), instruction.arguments.end(), [&](const auto& argument) {
+      return std::any_of(argument.operands.begin(), argument.operands.end(),
+                         [&](const graph::Operand& operand) { return operand.value == value; });
+    });
+  };
+  for (const auto& result : instruction.results) {
+    for (const graph::Operand& operand : result.operands) {
+      if (!reads(operand.value)) return false;
+    }
+  }
+  return true;
+}
+
+/// "layer1.0.conv1" for the weight "layer1.0.conv1.weight".
+std::string module_of(const std::string& parameter) {
+  const size_t dot = parameter.rfind('.');
+  return dot == std::string::npos ? "" : parameter.substr(0, dot);
+}
+
+}  // namespace
+
+ElementType element_type(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::kFloat:
+    case c10::kBFloat16:
+      return ElementType::float32;
+    case c10::kHalf:
+      return ElementType::float16;
+    case c10::kDouble:
+      return ElementType::float64;
+    case c10::kLong:
+      return ElementType::int64;
+    case c10::kInt:
+      return ElementType::int32;
+    case c10::kShort:
+      return ElementType::int16;
+    case c10::kChar:
+      return ElementType::int8;
+    case c10::kByte:
+      return ElementType::uint8;
+    case c10::kBool:
+      return ElementType::boolean;
+    default:
+      TORCH_CHECK_VALUE(false, "export_onnx: ONNX has no element type for ", dtype, " in opset 17.");
+  }
+}
+
+VariedSizes VariedOperand::sizes() const { return sizes_of(geometries_of(*this)); }
+
+Translation::Translation(const Recordings& recordings, const std::string& name)
+    : recordings_(recordings), builder_(name) {
+  const graph::Program& program = recordings_.calls[0].program;
+  for (size_t i = 0; i < program.inputs.size(); ++i) inputs_[program.inputs[i]] = i;
+}
+
+Translation::~Translation() = default;
+
+Graph Translation::run() && {
+  add_inputs();
+  find_live();
+  const auto& instructions = recordings_.calls[0].program.instructions;
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    if (live_[i]) translate(i);
+  }
+  current_ = instructions.size();
+  builder_.set_scope("");
+  add_outputs();
+  return std::move(builder_).finish();
+}
+
+void Translation::find_live() {
+  const graph::Program& program = recordings_.calls[0].program;
+  live_.assign(program.instructions.size(), false);
+  std::vector<bool> needed(program.values.size());
+  for (const Instruction& instruction : program.instructions) {
+    if (!keeps_statistics(instruction)) continue;
+    for (const auto& update : instruction.updates) same_[update.after] = update.before;
+  }
+  const auto need = [&](ValueId value) {
+    if (value < 0) return;
+    needed[value] = true;
+    for (auto same = same_.find(value); same != same_.end(); same = same_.find(same->second)) needed[same->second] = true;
+  };
+  for (const graph::Operand& result : recordings_.calls[0].results) need(result.value);
+  for (size_t i = program.instructions.size(); i-- > 0;) {
+    const Instruction& instruction = program.instructions[i];
+    if (only_returns_views(instruction)) continue;
+    bool live = false;
+    graph::detail::for_each_result(instruction, [&](const graph::Operand& result) {
+      live = live || (result.value >= 0 && needed[result.value]);
+    });
+    if (!keeps_statistics(instruction)) {
+      for (const auto& update : instruction.updates) live = live || needed[update.after];
+    }
+    live_[i] = live;
+    if (live) graph::detail::for_each_operand(instruction, [&](const graph::Operand& one) { need(one.value); });
+  }
+}
+
+void Translation::add_inputs() {
+  const auto& calls = recordings_.calls;
+  for (const std::string& name : recordings_.output_names) builder_.reserve(name);
+  for (size_t i = 0; i < recordings_.input_names.size(); ++i) {
+    input_names_.push_back(builder_.reserve(recordings_.input_names[i]));
+  }
+  for (const RecordedCall& call : calls) TORCH_INTERNAL_ASSERT(call.sources.size() == calls[0].sources.size());
+}
+
+void Translation::add_outputs() {
+  for (size_t i = 0; i < recordings_.calls[0].results.size(); ++i) {
+    VariedOperand result;
+    for (const RecordedCall& call : recordings_.calls) result.operands.push_back(&call.results[i]);
+    ValueInfo info{.name = recordings_.output_names[i], .type = element_type(result.dtype()), .shape = {}};
+    for (const Varied& size : result.sizes()) {
+      const auto expression = express(size, recordings_.symbols);
+      AxisSize axis;
+      if (size.constant())
+        axis.size = size.first();
+      else
+        axis.name = expression ? expression->text(recordings_.symbols)
+                               : info.name + "_axis_" + std::to_string(info.shape.size());
+      info.shape.push_back(std::move(axis));
+    }
+    builder_.add_output(std::move(info), read(result));
+  }
+}
+
+void Translation::translate(size_t index) {
+  current_ = index;
+  const Instruction& instruction = recordings_.calls[0].program.instructions[index];
+  std::string scope;
+  graph::detail::for_each_operand(instruction, [&](const graph::Operand& operand) {
+    const InputSource* from = source(operand.value);
+    if (scope.empty() && from) scope = module_of(from->name);
+  });
+  builder_.set_scope(scope);
+  const OperatorMapping* mapping = mapping_of(instruction.op->name);
+  if (!mapping)
+    fail("operator " + instruction.op->name + " has no mapping to ONNX",
+         "docs/export.md lists the operators that have one. Express the computation with these operators.");
+  Call call(*this, index, *mapping);
+  mapping->translate(call);
+}
+
+void Translation::fail(const std::string& problem, const std::string& advice) const {
+  const RecordedCall& call = recordings_.calls[0];
+  std::string where;
+  if (current_ < call.program.instructions.size()) {
+    const Instruction& instruction = call.program.instructions[current_];
+    where = ". It is operator " + std::to_string(current_ + 1) + " of the recording, " + instruction.op->name;
+    graph::detail::for_each_operand(instruction, [&](const graph::Operand& operand) {
+      const InputSource* from = source(operand.value);
+      if (from && !from->name.empty()) where += ", reads `" + from->name + "`";
+    });
+    if (!call.sites[current_].empty()) where += ", called in " + call.sites[current_];
+  }
+  TORCH_CHECK_VALUE(false, "export_onnx: ", problem, where, ". ", advice);
+}
+
+const InputSource* Translation::source(ValueId id) const {
+  for (auto same = same_.find(id); same != same_.end(); same = same_.find(id)) id = same->second;
+  const auto input = inputs_.find(id);
+  return input == inputs_.end() ? nullptr : &recordings_.calls[0].sources[input->second];
+}
+
+std::optional<double> Translation::scalar(const VariedOperand& operand) const {
+  if (!operand.defined() || !operand.operands[0]->geometry.sizes.empty()) return {};
+  std::optional<double> result;
+  const auto input = inputs_.find(operand.value());
+  if (input == inputs_.end()) return {};
+  for (const RecordedCall& call : recordings_.calls) {
+    const InputSource& from = call.sources[input->second];
+    if (from.argument >= 0 || !from.name.empty() || from.tensor.numel() != 1) return {};
+    const double value = from.tensor.to(c10::kCPU).item<double>();
+    if (result && value != *result) return {};
+    result = value;
+  }
+  return result;
+}
+
+const Translation::Value& Translation::value(ValueId id) {
+  for (auto same = same_.find(id); same != same_.end(); same = same_.find(id)) id = same->second;
+  const auto known = values_.find(id);
+  if (known != values_.end()) return known->second;
+  const auto input = inputs_.find(id);
+  TORCH_INTERNAL_ASSERT(input != inputs_.end(), "export_onnx: value ", id, " is not computed");
+  return values_.emplace(id, load(id, input->second)).first->second;
+}
+
+Translation::Value Translation::load(ValueId id, size_t input) {
+  Value value;
+  std::vector<at::Tensor> tensors;
+  for (const RecordedCall& call : recordings_.calls) {
+    const InputSource& from = call.sources[input];
+    value.geometry.push_back(Geometry::of(from.tensor));
+    tensors.push_back(from.tensor);
+  }
+  value.dtype = tensors[0].scalar_type();
+  const InputSource& from = recordings_.calls[0].sources[input];
+  TORCH_INTERNAL_ASSERT(recordings_.calls[0].program.inputs[input] == id);
+  if (from.argument >= 0) {
+    value.name = input_names_.at(from.argument);
+    for (Geometry& one : value.geometry) one = graph::detail::row_major(one);
+    return value;
+  }
+  for (Geometry& one : value.geometry) one = graph::detail::row_major(one);
+  if (from.name.empty()) {
+    value.name = load_constant(tensors);
+  } else {
+    value.name = builder_.initializer(from.name, data_of(from.tensor, stored_type(value.dtype)));
+    if (stored_type(value.dtype) != element_type(value.dtype))
+      value.name = builder_.node("Cast", {value.name}, {{"to", static_cast<int64_t>(element_type(value.dtype))}});
+  }
+  return value;
+}
+
+std::string Translation::load_constant(const std::vector<at::Tensor>& tensors) {
+  const bool same = std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& one) {
+    return one.sizes() == tensors[0].sizes() && at::equal(one.nan_to_num(), tensors[0].nan_to_num());
+  });
+  const c10::ScalarType dtype = tensors[0].scalar_type();
+  if (same) {
+    const at::Tensor plain = dtype == c10::kBFloat16 ? tensors[0].to(c10::kFloat) : tensors[0];
+    const TensorData data = data_of(plain, element_type(dtype));
+    return builder_.constant(data.type, data.sizes,
+                             std::string(reinterpret_cast<const char*>(data.bytes.data()), data.bytes.size()));
+  }
+  Varied number;
+  for (const at::Tensor& one : tensors) {
+    const double value = one.numel() == 1 ? one.item<double>() : 0.5;
+    if (value != std::floor(value))
+      fail("the function creates a tensor of sizes " + c10::str(tensors[0].sizes()) +
+               " on the host, and its values depend on the sizes of the inputs",
+           "Create it with operators such as arange(), or do not let the axis vary.");
+    number.values.push_back(static_cast<int64_t>(value));
+  }
+  const VariedSizes to(tensors[0].dim(), export_detail::fixed(1, count()));
+  return cast(reshape(size(number), {export_detail::fixed(1, count())}, to), c10::kLong, dtype);
+}
+
+std::string Translation::read(const VariedOperand& operand) {
+  const Value from = value(operand.value());
+  if (from.dtype != operand.dtype())
+    fail("a tensor of dtype " + c10::str(from.dtype) + " is viewed as " + c10::str(operand.dtype()),
+         "ONNX cannot express views with another dtype; use to() instead.");
+  return view(from, geometries_of(operand));
+}
+
+std::string Translation::read_transposed(const VariedOperand& operand) {
+  std::vector<Geometry> wanted = geometries_of(operand);
+  for (Geometry& one : wanted) one = graph::detail::transposed(one);
+  return view(value(operand.value()), wanted);
+}
+
+std::string Translation::read_rows(const VariedOperand& operand, VariedSizes& sizes) {
+  const Value& from = value(operand.value());
+  const std::vector<Geometry> wanted = geometries_of(operand);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const Geometry &base = from.geometry[i], &rows = wanted[i];
+    if (base.sizes.size() < 3 || rows.sizes.size() != 2 || !base.is_contiguous() || !rows.is_contiguous() ||
+        base.offset != rows.offset || base.sizes.back() != rows.sizes[1] ||
+        rows.sizes[0] * rows.sizes[1] != c10::multiply_integers(base.sizes))
+      return {};
+  }
+  sizes = sizes_of(from.geometry);
+  return from.name;
+}
+
+std::string Translation::view(const Value& from, const std::vector<Geometry>& wanted) {
+  std::vector<ViewPlan> plans;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    auto plan = export_detail::plan_view(from.geometry[i], wanted[i]);
+    if (!plan)
+      fail("the view " + wanted[i].text() + " of a tensor " + from.geometry[i].text() + " cannot be expressed in ONNX",
+           "Use reshape(), transpose(), slice() and expand() instead of as_strided() or unfold().");
+    plans.push_back(std::move(*plan));
+  }
+  // A step that changes nothing for some sizes is a step for all of them.
+  size_t dims = 0;
+  for (const ViewPlan& plan : plans) dims = std::max(dims, plan.slices.size());
+  const bool reshaped = std::any_of(plans.begin(), plans.end(), [](const ViewPlan& plan) { return !!plan.sizes; });
+  for (const ViewPlan& plan : plans) {
+    const ViewPlan& first = plans[0];
+    const bool alike = plan.memory_order == first.memory_order && !!plan.sizes == !!first.sizes &&
+                       (!reshaped || plan.sizes->size() == first.sizes->size()) && plan.order == first.order &&
+                       plan.inserted == first.inserted && plan.expanded.size() == first.expanded.size() &&
+                       (plan.slices.empty() || plan.slices.size() == dims);
+    if (!alike)
+      fail("the view " + wanted[0].text() + " of a tensor " + from.geometry[0].text() +
+               " has another structure for other sizes of the inputs",
+           "Use other example sizes (`sizes`), or do not let the axis vary.");
+  }
+  const ViewPlan& first = plans[0];
+  std::string name = from.name;
+  VariedSizes sizes = sizes_of(from.geometry);
+  const auto permute = [&](const std::vector<int64_t>& order) {
+    if (order.empty()) return;
+    name = builder_.node("Transpose", {name}, {{"perm", order}});
+    VariedSizes permuted;
+    for (const int64_t dim : order) permuted.push_back(sizes[dim]);
+    sizes = permuted;
+  };
+  permute(first.memory_order);
+  if (reshaped) {
+    VariedSizes to(first.sizes->size());
+    for (const ViewPlan& plan : plans) {
+      for (size_t i = 0; i < to.size(); ++i) to[i].values.push_back((*plan.sizes)[i]);
+    }
+    name = reshape(name, sizes, to);
+    sizes = to;
+  }
+  if (dims > 0) {
+    for (ViewPlan& plan : plans) {
+      if (!plan.slices.empty()) continue;
+      for (size_t i = 0; i < dims; ++i) {
+        const int64_t of = sizes[i].values[&plan - plans.data()];
+        plan.slices.push_back({.start = 0, .size = of, .step = 1, .of = of});
+      }
+    }
+    name = sliced(name, plans);
+  }
+  if (!first.order.empty()) name = builder_.node("Transpose", {name}, {{"perm", first.order}});
+  if (!first.inserted.empty()) name = builder_.node("Unsqueeze", {name, builder_.integers(first.inserted)});
+  if (!first.expanded.empty()) name = builder_.node("Expand", {name, shape(sizes_of(wanted))});
+  return name;
+}
+
+/// A position in a dim: a number, counted from the end if it then does not vary.
+std::string Translation::position(const Varied& index, const Varied& of, bool end) {
+  if (end && index == of) return builder_.integers({std::numeric_limits<int64_t>::max()});
+  const Varied from_end = export_detail::minus(index, of);
+  if (!index.constant() && from_end.constant() && from_end.first() < 0) return builder_.integers({from_end.first()});
+  return size(index);
+}
+
+std::string Translation::sliced(std::string name, const std::vector<ViewPlan>& plans) {
+  const size_t dims = plans[0].slices.size();
+  const auto varied = [&](size_t dim, auto number) {
+    Varied result;
+    for (const ViewPlan& plan : plans) result.values.push_back(number(plan.slices[dim]));
+    return result;
+  };
+  std::vector<std::string> starts, ends;
+  std::vector<int64_t> axes, steps;
+  for (size_t i = 0; i < dims; ++i) {
+    const ViewPlan::Slice& first = plans[0].slices[i];
+    const Varied start = varied(i, [](const ViewPlan::Slice& one) { return one.start; });
+    const Varied of = varied(i, [](const ViewPlan::Slice& one) { return one.of; });
+    const Varied end = varied(i, [](const ViewPlan::Slice& one) { return one.start + (one.size - 1) * one.step + 1; });
+    const Varied step = varied(i, [](const ViewPlan::Slice& one) { return one.step; });
+    if (first.select || (start.is(0) && end == of && step.is(1))) continue;
+    if (!step.constant()) fail("the step of a slice varies with the sizes of the inputs", "Use a fixed step.");
+    // With a step, the end of the last element differs from the end of the dim.
+    const bool to_end = std::equal(end.values.begin(), end.values.end(), of.values.begin(), of.values.end(),
+                                   [&](int64_t a, int64_t b) { return a <= b && a + step.first() > b; });
+    starts.push_back(position(start, of, false));
+    ends.push_back(to_end ? builder_.integers({std::numeric_limits<int64_t>::max()}) : position(end, of, true));
+    axes.push_back(static_cast<int64_t>(i));
+    steps.push_back(step.first());
+  }
+  const auto joined = [&](const std::vector<std::string>& parts) {
+    return parts.size() == 1 ? parts[0] : builder_.node("Concat", parts, {{"axis", int64_t{0}}});
+  };
+  if (!axes.empty()) {
+    std::vector<std::string> inputs{name, joined(starts), joined(ends), builder_.integers(axes)};
+    if (std::any_of(steps.begin(), steps.end(), [](int64_t step) { return step != 1; }))
+      inputs.push_back(builder_.integers(steps));
+    name = builder_.node("Slice", inputs);
+  }
+  for (size_t i = dims; i-- > 0;) {
+    if (!plans[0].slices[i].select) continue;
+    const Varied start = varied(i, [](const ViewPlan::Slice& one) { return one.start; });
+    const Varied of = varied(i, [](const ViewPlan::Slice& one) { return one.of; });
+    const Varied from_end = export_detail::minus(start, of);
+    std::string index;
+    if (start.constant())
+      index = builder_.integer(start.first());
+    else if (from_end.constant())
+      index = builder_.integer(from_end.first());
+    else
+      index = reshape(size(start), {export_detail::fixed(1, count())}, {});
+    name = builder_.node("Gather", {name, index}, {{"axis", static_cast<int64_t>(i)}});
+  }
+  return name;
+}
+
+void Translation::write(const VariedOperand& result, const std::string& name) {
+  values_[result.value()] = {.name = name, .geometry = geometries_of(result), .dtype = result.dtype()};
+}
+
+void Translation::write_rows(const VariedOperand& result, const std::string& name, const VariedSizes& sizes) {
+  Value value{.name = name, .geometry = geometries_of(result), .dtype = result.dtype()};
+  for (size_t i = 0; i < value.geometry.size(); ++i) {
+    Geometry& one = value.geometry[i];
+    one.sizes.clear();
+    for (const Varied& size : sizes) one.sizes.push_back(size.values[i]);
+    one = graph::detail::row_major(one);
+  }
+  values_[result.value()] = std::move(value);
+}
+
+void Translation::update(ValueId after, const VariedOperand& region, const std::string& name) {
+  const Value before = value(region.value());
+  const std::vector<Geometry> written = geometries_of(region);
+  std::vector<ViewPlan> plans;
+  bool whole = true;
+  for (size_t i = 0; i < written.size(); ++i) {
+    auto plan = export_detail::plan_view(before.geometry[i], written[i]);
+    whole = whole && plan && plan->slices.empty() && plan->expanded.empty();
+    if (plan) plans.push_back(std::move(*plan));
+  }
+  if (whole) {
+    values_[after] = {.name = name, .geometry = written, .dtype = region.dtype()};
+    return;
+  }
+  const bool simple = plans.size() == written.size() &&
+                      std::all_of(plans.begin(), plans.end(), [&](const ViewPlan& plan) {
+                        return plan.memory_order.empty() && !plan.sizes && plan.order.empty() &&
+                               plan.inserted.empty() && plan.expanded.empty() &&
+                               plan.slices.size() == before.geometry[0].sizes.size() &&
+                               std::all_of(plan.slices.begin(), plan.slices.end(),
+                                           [](const ViewPlan::Slice& one) { return one.step == 1; });
+                      });
+  if (!simple)
+    fail("a write to the part " + written[0].text() + " of a tensor " + before.geometry[0].text() +
+             " cannot be expressed in ONNX",
+         "Write slices of a contiguous tensor, or use cat(), stack() or where().");
+  std::vector<int64_t> selected;
+  for (size_t i = 0; i < plans[0].slices.size(); ++i) {
+    if (plans[0].slices[i].select) selected.push_back(static_cast<int64_t>(i));
+  }
+  const std::string inner = selected.empty() ? name : builder_.node("Unsqueeze", {name, builder_.integers(selected)});
+  values_[after] = {
+      .name = with_region(before.name, plans, 0, inner), .geometry = before.geometry, .dtype = before.dtype};
+}
+
+/// Replaces the part of a tensor that the slices describe, one dim after the other.
+std::string Translation::with_region(const std::string& name, const std::vector<ViewPlan>& plans, size_t axis,
+                                     const std::string& inner) {
+  if (axis == plans[0].slices.size()) return inner;
+  Varied start, end, of;
+  for (const ViewPlan& plan : plans) {
+    start.values.push_back(plan.slices[axis].start);
+    end.values.push_back(plan.slices[axis].start + plan.slices[axis].size);
+    of.values.push_back(plan.slices[axis].of);
+  }
+  const auto at = static_cast<int64_t>(axis);
+  const auto part = [&](const std::string& from, const std::string& to) {
+    return builder_.node("Slice", {name, from, to, builder_.integers({at})});
+  };
+  const std::string end_of_dim = builder_.integers({std::numeric_limits<int64_t>::max()});
+  const bool whole = start.is(0) && end == of;
+  const std::string middle = whole ? name : part(position(start, of, false), position(end, of, true));
+  const std::string written = with_region(middle, plans, axis + 1, inner);
+  if (whole) return written;
+  std::vector<std::string> parts;
+  if (!start.is(0)) parts.push_back(part(builder_.integers({0}), position(start, of, false)));
+  parts.push_back(written);
+  if (!(end == of)) parts.push_back(part(position(end, of, true), end_of_dim));
+  return builder_.node("Concat", parts, {{"axis", at}});
+}
+
+std::string Translation::size(const Varied& number) {
+  if (number.constant()) return builder_.integers({number.first()});
+  const auto expression = express(number, recordings_.symbols);
+  if (!expression)
+    fail("a size depends on the sizes of the inputs in a way that is not a sum, product or quotient (" +
+             std::to_string(number.first()) + " for the first size)",
+         "Do not let this axis vary.");
+  const auto symbol = [&](size_t index) {
+    const auto& [input, axis] = recordings_.places[index];
+    return builder_.node("Shape", {input_names_[input]},
+                         {{"start", static_cast<int64_t>(axis)}, {"end", static_cast<int64_t>(axis) + 1}});
+  };
+  using Form = SizeExpression::Form;
+  std::string result;
+  if (expression->form == Form::product) {
+    for (const auto& term : expression->terms)
+      result = result.empty() ? symbol(term.symbol) : builder_.node("Mul", {result, symbol(term.symbol)});
+    if (expression->constant != 1) result = builder_.node("Mul", {result, builder_.integers({expression->constant})});
+    return result;
+  }
+  for (const auto& term : expression->terms) {
+    std::string part = symbol(term.symbol);
+    if (term.factor != 1) part = builder_.node("Mul", {part, builder_.integers({term.factor})});
+    result = result.empty() ? part : builder_.node("Add", {result, part});
+  }
+  if (expression->constant != 0) result = builder_.node("Add", {result, builder_.integers({expression->constant})});
+  if (expression->form == Form::quotient)
+    result = builder_.node("Div", {result, builder_.integers({expression->divisor})});
+  return result;
+}
+
+std::string Translation::shape(const VariedSizes& sizes) {
+  std::vector<std::string> parts;
+  std::vector<int64_t> numbers;
+  const auto add_numbers = [&] {
+    if (!numbers.empty()) parts.push_back(builder_.integers(numbers));
+    numbers.clear();
+  };
+  for (const Varied& one : sizes) {
+    if (one.constant()) {
+      numbers.push_back(one.first());
+      continue;
+    }
+    add_numbers();
+    parts.push_back(size(one));
+  }
+  add_numbers();
+  if (parts.empty()) return builder_.integers({});
+  return parts.size() == 1 ? parts[0] : builder_.node("Concat", parts, {{"axis", int64_t{0}}});
+}
+
+std::string Translation::reshape(const std::string& name, const VariedSizes& from, const VariedSizes& to) {
+  if (from == to) return name;
+  const auto without_ones = [](const VariedSizes& sizes, std::vector<int64_t>& ones) {
+    VariedSizes rest;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (sizes[i].is(1))
+        ones.push_back(static_cast<int64_t>(i));
+      else
+        rest.push_back(sizes[i]);
+    }
+    return rest;
+  };
+  std::vector<int64_t> ones_from, ones_to;
+  if (without_ones(from, ones_from) == without_ones(to, ones_to)) {
+    if (ones_from.empty()) return builder_.node("Unsqueeze", {name, builder_.integers(ones_to)});
+    if (ones_to.empty()) return builder_.node("Squeeze", {name, builder_.integers(ones_from)});
+  }
+  // In the shape of Reshape, 0 copies the size of the same dim, and one size may be -1.
+  VariedSizes target;
+  std::vector<size_t> open;
+  for (size_t i = 0; i < to.size(); ++i) {
+    const bool copied = !to[i].constant() && i < from.size() && to[i] == from[i];
+    target.push_back(copied ? export_detail::fixed(0, count()) : to[i]);
+    if (!to[i].constant() && !copied) open.push_back(i);
+  }
+  if (!open.empty()) {
+    size_t inferred = open[0];
+    for (const size_t i : open) {
+      const auto expression = express(to[i], recordings_.symbols);
+      if (!expression || !expression->symbol()) inferred = i;
+    }
+    target[inferred] = export_detail::fixed(-1, count());
+  }
+  return builder_.node("Reshape", {name, shape(target)});
+}
+
+std::string Translation::number(double value, c10::ScalarType dtype) {
+  const at::Tensor tensor = at::scalar_tensor(
+      value, at::TensorOptions(dtype == c10::kBFloat16 ? c10::kFloat : dtype));
+  const TensorData data = data_of(tensor, element_type(dtype));
+  return builder_.constant(data.type, {}, std::string(reinterpret_cast<const char*>(data.bytes.data()), data.bytes.size()));
+}
+
+std::string Translation::cast(const std::string& name, c10::ScalarType from, c10::ScalarType to) {
+  if (element_type(from) == element_type(to)) return name;
+  return builder_.node("Cast", {name}, {{"to", static_cast<int64_t>(element_type(to))}});
+}
+
+}  // namespace bellows::onnx_export

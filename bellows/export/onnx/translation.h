@@ -1,0 +1,122 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "bellows/export/onnx/graph.h"
+#include "bellows/export/recorder.h"
+#include "bellows/export/sizes.h"
+#include "bellows/export/view_plan.h"
+
+namespace bellows::onnx_export {
+
+using export_detail::Varied;
+using export_detail::VariedSizes;
+
+/// The same function recorded with several sizes of its inputs. All recordings have the same operators.
+struct Recordings {
+  std::vector<export_detail::RecordedCall> calls{};
+  std::vector<export_detail::Symbol> symbols{};
+  /// For each symbol, the input and the axis that have its size.
+  std::vector<std::pair<size_t, size_t>> places{};
+  std::vector<std::string> input_names{}, output_names{};
+};
+
+/// The same operand in all recordings.
+struct VariedOperand {
+  std::vector<const graph::Operand*> operands{};
+
+  graph::ValueId value() const { return operands[0]->value; }
+  bool defined() const { return value() >= 0; }
+  c10::ScalarType dtype() const { return operands[0]->geometry.dtype.toScalarType(); }
+  VariedSizes sizes() const;
+};
+
+/// Translates the recordings of a function to an ONNX graph. Each value of the program is a tensor of the graph, with the
+/// geometry in which its operator has returned it. Views of it become nodes when an operator reads them.
+class Translation {
+ public:
+  /// Params: name – of the graph
+  Translation(const Recordings& recordings, const std::string& name);
+  ~Translation();
+
+  /// Throws: c10::ValueError if an operator has no mapping, or if a view or a size cannot be expressed
+  Graph run() &&;
+
+  GraphBuilder& builder() { return builder_; }
+  const Recordings& recordings() const { return recordings_; }
+  size_t count() const { return recordings_.calls.size(); }
+
+  /// Returns the tensor that an operand reads.
+  std::string read(const VariedOperand& operand);
+  /// Returns the operand's tensor with its last two dims swapped.
+  std::string read_transposed(const VariedOperand& operand);
+  /// If the operand shows a whole row-major tensor [*, n] as a matrix [m, n], returns this tensor without a reshape.
+  /// Params:  sizes – receives the sizes of the tensor
+  /// Returns: an empty string otherwise
+  std::string read_rows(const VariedOperand& operand, VariedSizes& sizes);
+  /// Returns the operand's value if it is a tensor of the function's own with one element, which is no parameter.
+  std::optional<double> scalar(const VariedOperand& operand) const;
+  /// Returns the tensor that a value stands for, if the graph has it as a constant or weight.
+  const export_detail::InputSource* source(graph::ValueId value) const;
+
+  /// Sets the tensor of a result.
+  void write(const VariedOperand& result, const std::string& name);
+  /// Sets a result whose tensor has other sizes than the result, but the same elements in the same order.
+  void write_rows(const VariedOperand& result, const std::string& name, const VariedSizes& sizes);
+  /// Sets the value of a buffer after a write to a part of it.
+  /// Params: region – the written part, an operand of the value before the write
+  void update(graph::ValueId after, const VariedOperand& region, const std::string& name);
+
+  /// Returns a one-element int64 tensor.
+  std::string size(const Varied& number);
+  /// Returns a one-dimensional int64 tensor.
+  std::string shape(const VariedSizes& sizes);
+  /// Returns a tensor with other sizes and the same elements.
+  std::string reshape(const std::string& name, const VariedSizes& from, const VariedSizes& to);
+
+  /// Returns a tensor with one element and no dims.
+  std::string number(double value, c10::ScalarType dtype);
+  std::string cast(const std::string& name, c10::ScalarType from, c10::ScalarType to);
+
+  [[noreturn]] void fail(const std::string& problem, const std::string& advice) const;
+
+ private:
+  struct Value {
+    std::string name{};
+    std::vector<graph::Geometry> geometry{};  ///< in each recording
+    c10::ScalarType dtype = c10::ScalarType::Undefined;
+  };
+
+  void add_inputs();
+  void add_outputs();
+  void find_live();
+  void translate(size_t instruction);
+  const Value& value(graph::ValueId id);
+  Value load(graph::ValueId id, size_t input);
+  std::string load_constant(const std::vector<at::Tensor>& tensors);
+  std::string view(const Value& value, const std::vector<graph::Geometry>& wanted);
+  std::string sliced(std::string name, const std::vector<export_detail::ViewPlan>& plans);
+  std::string slice(const std::string& name, const std::vector<std::vector<export_detail::ViewPlan::Slice>>& slices);
+  std::string position(const Varied& index, const Varied& of, bool end);
+  std::string with_region(const std::string& name, const std::vector<export_detail::ViewPlan>& plans, size_t axis,
+                          const std::string& inner);
+
+  const Recordings& recordings_;
+  GraphBuilder builder_;
+  std::unordered_map<graph::ValueId, Value> values_;
+  std::unordered_map<graph::ValueId, size_t> inputs_;  ///< index in Program::inputs
+  std::unordered_map<graph::ValueId, graph::ValueId> same_;  ///< value after a write that does not happen, and before
+  std::vector<bool> live_;
+  std::vector<std::string> input_names_;
+  size_t current_ = 0;  ///< the instruction that is being translated
+};
+
+/// Returns the element type of tensors in the graph. The graph computes bf16 in fp32, because runtimes have no kernels for
+/// bf16 on most processors.
+ElementType element_type(c10::ScalarType dtype);
+
+}  // namespace bellows::onnx_export
