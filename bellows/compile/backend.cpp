@@ -124,13 +124,13 @@ std::vector<std::string> pass_names(BackendOptions options) {
 }
 
 /// Code generation as a pass, which does not change the family.
-graph::Pass kernels_pass(const KernelFamily& family, const std::stop_token& stop) {
+graph::Pass kernels_pass(const KernelFamily& family, KernelProvider& provider, const std::stop_token& stop) {
   return {.name = kernels_step,
           .what = "generates kernels for groups and operators",
           .tolerance = 1e-4,
-          .run = [&family, stop](graph::Program& program, const graph::PassOptions&) {
+          .run = [&family, &provider, stop](graph::Program& program, const graph::PassOptions&) {
             KernelFamily copy = family;
-            return generate_kernels(program, kernel_cache(), stop, &copy).kernels;
+            return generate_kernels(program, provider, stop, &copy).kernels;
           }};
 }
 
@@ -384,6 +384,7 @@ std::shared_ptr<CpuBackend::Swapped> CpuBackend::make_first(const std::stop_toke
 
 void CpuBackend::make(Job& job) {
   graph::Program& program = job.program;
+  const graph::ConstantStoreScope scope(options_.constants.get());
   const ProgramWork recorded = ProgramWork::of(program);
   std::string report = c10::str("program of ", recorded.instructions, " operators:\n");
   KernelFamily& family = queue_->families.of(program, report);
@@ -402,7 +403,7 @@ void CpuBackend::make(Job& job) {
                                " us longer than eager code\n"));
   }
   if (!contains(skipped, kernels_step)) {
-    const KernelReport kernels = generate_kernels(program, kernel_cache(), job.cancel.get_token(), &family);
+    const KernelReport kernels = generate_kernels(program, kernel_provider(), job.cancel.get_token(), &family);
     report += kernels.to_text();
     count_program(kernels.compiled > 0);
   }
@@ -419,6 +420,10 @@ void CpuBackend::make(Job& job) {
   add_report(std::move(report));
 }
 
+KernelProvider& CpuBackend::kernel_provider() const {
+  return options_.kernels ? *options_.kernels : kernel_cache();
+}
+
 void CpuBackend::count_program(bool compiled) const {
   const MutexLock lock(process_mutex());
   ++queue_->programs;
@@ -431,11 +436,11 @@ std::vector<std::string> CpuBackend::skipped_passes(const Job& job, const Kernel
   const auto needs_code = [&] {
     skipped.insert(skipped.end(), {kernels_step, "buffers", "loops", "updates", "reuse"});
   };
-  if (options_.exact || contains(skipped, kernels_step) || !kernel_cache().can_compile()) needs_code();
+  if (options_.exact || contains(skipped, kernels_step) || !kernel_provider().can_compile()) needs_code();
   if (!settings_.bisect) return skipped;
   std::vector<graph::Pass> all = passes_;
   if (options_.memory_budget < 1) insert_recompute(all, {.budget = options_.memory_budget});
-  all.insert(all.end(), {kernels_pass(kernels, job.cancel.get_token()), graph::branches_pass()});
+  all.insert(all.end(), {kernels_pass(kernels, kernel_provider(), job.cancel.get_token()), graph::branches_pass()});
   const auto start = [&](graph::Program& program) {
     graph::functionalize(program);
     return graph::freeze_inputs(program, job.seen, job.frozen);

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "bellows/compile/bisect.h"
+#include "bellows/compile/jit/kernel_library.h"
+#include "bellows/graph/passes/constant_store.h"
 #include "bellows/graph/passes/pass.h"
 #include "bellows/graph/program/program.h"
 
@@ -24,12 +26,14 @@ struct BackendOptions {
   bool exact = false;  ///< use only bit-identical passes and generate no code
   /// Tensors that keep their values. Operators that depend only on such tensors are computed once.
   std::vector<at::Tensor> frozen{};
-  std::optional<c10::ScalarType> autocast{};  ///< see CompileOptions
-  bool background = false;                    ///< see CompileOptions
-  bool always = true;                         ///< see CompileOptions, where it is off by default
-  std::vector<graph::Pass> extra_passes{};    ///< run before the pass "loops"
-  double memory_budget = 1;                   ///< see CompileOptions
-  bool widen_bf16 = widens_bf16();            ///< run the pass "widening" for bf16
+  std::optional<c10::ScalarType> autocast{};          ///< see CompileOptions
+  bool background = false;                            ///< see CompileOptions
+  bool always = true;                                 ///< see CompileOptions, where it is off by default
+  std::vector<graph::Pass> extra_passes{};            ///< run before the pass "loops"
+  double memory_budget = 1;                           ///< see CompileOptions
+  bool widen_bf16 = widens_bf16();                    ///< run the pass "widening" for bf16
+  std::shared_ptr<KernelProvider> kernels{};          ///< if null, the kernel cache of this process
+  std::shared_ptr<graph::ConstantStore> constants{};  ///< for constants that are computed in advance; may be null
 };
 
 /// Runs programs on a CPU. It converts a program to functional form, runs the passes, creates groups and generates
@@ -80,6 +84,7 @@ class CpuBackend : public graph::Backend {
   std::string optimize(graph::Program& program, const graph::PassOptions& options,
                        const std::vector<std::string>& skipped) const;
   void add_report(std::string report) const;
+  KernelProvider& kernel_provider() const;
 
   const BackendOptions options_;
   const std::vector<graph::Pass> passes_;

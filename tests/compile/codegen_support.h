@@ -11,6 +11,7 @@
 
 #include "bellows/compile/codegen/codegen.h"
 #include "bellows/compile/jit/generated_kernel.h"
+#include "bellows/compile/jit/kernel_cache.h"
 #include "bellows/graph/passes/expression.h"
 
 namespace bellows::compile_detail::testing {

@@ -8,6 +8,7 @@
 
 #include <c10/util/hash.h>
 
+#include "bellows/compile/jit/kernel_cache.h"
 #include "bellows/compile/jit/program_kernels.h"
 #include "bellows/graph/passes/functionalize.h"
 #include "bellows/graph/passes/pass.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bellows/compile/codegen/codegen.h"
-#include "bellows/compile/jit/kernel_cache.h"
+#include "bellows/compile/jit/kernel_library.h"
 #include "bellows/graph/program/program.h"
 
 namespace bellows::compile_detail {

@@ -2,10 +2,8 @@
 
 #include <c10/util/Exception.h>
 #include <c10/util/hash.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <gnu/libc-version.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -89,33 +87,6 @@ void say_once(std::atomic<bool>& said, const std::string& message) {
 }
 
 }  // namespace
-
-Library::Library(const std::string& content) {
-  const int fd = ::memfd_create("bellows-kernel", MFD_CLOEXEC);
-  TORCH_CHECK(fd >= 0, "compile: cannot allocate memory for a kernel: ", errno_message(errno), ".");
-  for (size_t done = 0; done < content.size();) {
-    const ssize_t written = ::write(fd, content.data() + done, content.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) break;  // the loader will report the truncated file
-    done += static_cast<size_t>(written);
-  }
-  handle_ = ::dlopen(("/proc/self/fd/" + std::to_string(fd)).c_str(), RTLD_NOW | RTLD_LOCAL);
-  const std::string why = handle_ ? "" : ::dlerror();
-  if (!handle_) ::close(fd);
-  TORCH_CHECK(handle_, "compile: cannot load a kernel: ", why);
-  fd_ = fd;
-}
-
-Library::~Library() {
-  ::dlclose(handle_);
-  ::close(fd_);
-}
-
-void* Library::symbol(const std::string& name) const {
-  void* const found = ::dlsym(handle_, name.c_str());
-  TORCH_CHECK(found, "compile: a generated library has no symbol ", name, ".");
-  return found;
-}
 
 KernelCache::KernelCache(KernelCacheOptions options)
     : options_(std::move(options)), folder_(options_.folder.empty() ? default_folder() : options_.folder) {

@@ -11,28 +11,10 @@
 
 #include "bellows/compile/jit/kernel_bundle.h"
 #include "bellows/compile/jit/kernel_compiler.h"
+#include "bellows/compile/jit/kernel_library.h"
 #include "bellows/core/mutex.h"
 
 namespace bellows::compile_detail {
-
-/// A loaded shared library. The destructor unloads it.
-class Library {
- public:
-  /// Params: content – content of the library's file; exactly these bytes are loaded
-  /// Throws: c10::Error if the system cannot load the library
-  explicit Library(const std::string& content);
-  ~Library();
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
-  /// Throws: c10::Error if there is no symbol of this name
-  void* symbol(const std::string& name) const;
-
- private:
-  void* handle_ = nullptr;
-  /// Stays open while the library is loaded. The system's loader identifies the library by the path `/proc/self/fd/N`,
-  /// where N is this descriptor. If N were reused, the loader could return the wrong library.
-  int fd_ = -1;
-};
 
 struct KernelCacheOptions {
   /// Folder of the cache. If empty, it is $BELLOWS_CACHE/kernels if this variable is set, otherwise
@@ -51,15 +33,14 @@ struct KernelCacheOptions {
 /// other users. A folder that other users can modify is not used. Copies of entries are moved to other machines in
 /// signed bundles (kernel_transfer.h).
 /// Threads: thread-safe
-class KernelCache {
+class KernelCache : public KernelProvider {
  public:
   explicit KernelCache(KernelCacheOptions options = {});
 
   /// Returns whether a compiler is available. If there is none, a warning is logged once.
-  bool can_compile() const { return compiler_.has_value(); }
-  /// Returns the library that is compiled from `source`.
+  bool can_compile() const override { return compiler_.has_value(); }
   /// Throws: c10::Error if there is no compiler, or if KernelCompiler::compile() throws it
-  std::shared_ptr<const Library> load(const std::string& source, const std::stop_token& stop = {});
+  std::shared_ptr<const Library> load(const std::string& source, const std::stop_token& stop = {}) override;
 
   struct Counts {
     int64_t compiled = 0, from_disk = 0, shared = 0;  ///< shared: already loaded in this process

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -178,7 +179,7 @@ int run_program(const std::vector<std::string>& words, const PrivateFolder& fold
   return status;
 }
 
-/// The properties from which the compiler derives -march=native. Equal text means equal code.
+/// Equal text means equal code.
 std::string this_processor() {
   std::ifstream file("/proc/cpuinfo");
   std::string result;
@@ -217,12 +218,27 @@ std::optional<KernelCompiler> KernelCompiler::find(int timeout_s) {
   return std::nullopt;
 }
 
-std::string KernelCompiler::compile(const std::string& source, const std::stop_token& stop) const {
+std::string processor_text() {
+  return this_processor();
+}
+
+bool can_run_target(KernelCompiler::Target target) {
+#ifdef __x86_64__
+  return target == KernelCompiler::Target::x86_64_v3 && __builtin_cpu_supports("avx2") &&
+         __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+#else
+  return static_cast<void>(target), false;
+#endif
+}
+
+std::string KernelCompiler::compile(const std::string& source, const std::stop_token& stop, Target target) const {
   const PrivateFolder folder;
   const std::string text = folder / "kernel.cpp", library = folder / "kernel.so", said = folder / "said";
   write_text_file(text, source);
   std::vector<std::string> words{path};
   words.insert(words.end(), compiler_flags.begin(), compiler_flags.end());
+  if (target == Target::x86_64_v3)
+    std::replace(words.begin(), words.end(), std::string("-march=native"), std::string("-march=x86-64-v3"));
   words.insert(words.end(), {"-o", library, text, "-lm"});
   const int status = run_program(words, folder, said, stop, timeout_s);
   TORCH_CHECK(!stop.stop_requested(), "compile: stopped while a kernel was compiled.");

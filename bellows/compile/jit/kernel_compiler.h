@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -20,13 +21,22 @@ struct KernelCompiler {
   ///          files
   static std::optional<KernelCompiler> find(int timeout_s = 20);
 
+  /// The processors on which a library runs.
+  enum class Target : uint8_t { native, x86_64_v3 };
+
   /// Compiles a source and returns the content of the shared library. When this process ends, even if it is killed, its
   /// child processes are killed and its temporary folder is deleted.
   /// Params:  stop – request to end the child processes
   /// Threads: thread-safe; each call has separate child processes
   /// Throws:  c10::Error if compilation fails (the message has the first lines of the compiler's output), takes too
   ///          long, or is stopped
-  std::string compile(const std::string& source, const std::stop_token& stop = {}) const;
+  std::string compile(const std::string& source, const std::stop_token& stop = {},
+                      Target target = Target::native) const;
 };
+
+/// Returns the properties of this processor from which compilers derive -march=native.
+std::string processor_text();
+/// Returns whether libraries for a target run on this processor, if they were not compiled here.
+bool can_run_target(KernelCompiler::Target target);
 
 }  // namespace bellows::compile_detail

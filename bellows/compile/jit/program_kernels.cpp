@@ -105,10 +105,11 @@ std::vector<Source> share_out(const std::vector<Planned>& planned, const Librari
 }
 
 /// Returns: the library, or null if it could not be compiled, which is logged once
-std::shared_ptr<const Library> library_of(const std::string& source, KernelCache& cache, const std::stop_token& stop) {
+std::shared_ptr<const Library> library_of(const std::string& source, KernelProvider& provider,
+                                          const std::stop_token& stop) {
   static std::atomic<bool> said = false;
   try {
-    return cache.load(source, stop);
+    return provider.load(source, stop);
   } catch (const std::exception& error) {
     if (stop.stop_requested()) throw;
     if (!said.exchange(true))
@@ -117,12 +118,12 @@ std::shared_ptr<const Library> library_of(const std::string& source, KernelCache
   }
 }
 
-void compile_all(const std::vector<Source>& sources, KernelCache& cache, const std::stop_token& stop,
+void compile_all(const std::vector<Source>& sources, KernelProvider& provider, const std::stop_token& stop,
                  Libraries& libraries) {
   std::vector<std::shared_ptr<const Library>> made(sources.size());
   std::atomic<size_t> next = 0;
   const auto work = [&] {
-    for (size_t i = next++; i < sources.size(); i = next++) made[i] = library_of(source_of(sources[i]), cache, stop);
+    for (size_t i = next++; i < sources.size(); i = next++) made[i] = library_of(source_of(sources[i]), provider, stop);
   };
   const size_t workers = std::clamp<size_t>(std::thread::hardware_concurrency(), 2, 8);
   std::vector<std::future<void>> running;
@@ -178,7 +179,8 @@ bool is_worth_generating(const Expression& expression) {
   return true;
 }
 
-KernelReport generate_kernels(Program& program, KernelCache& cache, const std::stop_token& stop, KernelFamily* family) {
+KernelReport generate_kernels(Program& program, KernelProvider& provider, const std::stop_token& stop,
+                              KernelFamily* family) {
   const auto start = std::chrono::steady_clock::now();
   KernelReport report;
   KernelFamily own;
@@ -196,7 +198,7 @@ KernelReport generate_kernels(Program& program, KernelCache& cache, const std::s
   for (Planned& each : planned) codes.push_back(&each.code);
   used.functions.adapt(codes);
   const std::vector<Source> sources = share_out(planned, used.libraries);
-  compile_all(sources, cache, stop, used.libraries);
+  compile_all(sources, provider, stop, used.libraries);
   for (const Source& source : sources) report.compiled += static_cast<int64_t>(source.size());
   std::set<std::string> different;
   for (const Planned& each : planned) {

@@ -7,7 +7,7 @@
 
 #include "bellows/compile/codegen/function_family.h"
 #include "bellows/compile/jit/generated_kernel.h"
-#include "bellows/compile/jit/kernel_cache.h"
+#include "bellows/compile/jit/kernel_library.h"
 #include "bellows/graph/passes/expression.h"
 
 namespace bellows::compile_detail {
@@ -38,7 +38,7 @@ bool is_worth_generating(const graph::Expression& expression);
 /// Params:  family – kernels of earlier programs with the same operators, which are used and extended
 /// Threads: thread-safe
 /// Throws:  c10::Error if `stop` is requested
-KernelReport generate_kernels(graph::Program& program, KernelCache& cache, const std::stop_token& stop = {},
+KernelReport generate_kernels(graph::Program& program, KernelProvider& provider, const std::stop_token& stop = {},
                               KernelFamily* family = nullptr);
 
 }  // namespace bellows::compile_detail

@@ -35,6 +35,7 @@ class PackIntegers final : public graph::Kernel {
  public:
   explicit PackIntegers(const Linear& shape) : shape_(shape) {}
   std::string name() const override { return "pack int8 weight"; }
+  std::string identity() const override { return c10::str(name(), " ", shape_.columns, " ", shape_.inner); }
   void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue>,
            void*) const override {
     kernels::pack_int8_weight(static_cast<const int8_t*>(operands[0]), shape_.columns, shape_.inner, results[0]);

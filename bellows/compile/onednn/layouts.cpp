@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "bellows/compile/onednn/layouts_impl.h"
+#include "bellows/graph/passes/constant_store.h"
 #include "bellows/graph/passes/expression.h"
 #include "bellows/kernels/parallel.h"
 
@@ -86,6 +87,21 @@ bool any_operand(const Instruction& one, const Predicate& predicate) {
   return std::any_of(one.arguments.begin(), one.arguments.end(), [&](const Instruction::Argument& argument) {
     return std::any_of(argument.operands.begin(), argument.operands.end(), predicate);
   });
+}
+
+/// Params: sizes – of the results, in bytes
+std::vector<at::Tensor> results_of(const graph::Kernel& kernel, std::span<const c10::Storage> operands,
+                                   std::span<const size_t> sizes) {
+  std::vector<void*> from, to;
+  std::vector<at::Tensor> made;
+  for (const c10::Storage& operand : operands) from.push_back(const_cast<void*>(operand.data()));
+  for (const size_t size : sizes) {
+    made.push_back(at::empty({static_cast<int64_t>(size)}, at::kByte));
+    to.push_back(made.back().mutable_data_ptr());
+  }
+  const at::Tensor scratch = at::empty({static_cast<int64_t>(kernel.scratch_bytes())}, at::kByte);
+  kernel.run(from, to, {}, scratch.mutable_data_ptr());
+  return made;
 }
 
 }  // namespace
@@ -390,22 +406,22 @@ void Layouts::emit(const char* kind, KernelPointer kernel, const std::vector<Ope
 /// Computes kernels that depend only on constants in advance. Their results become constants.
 bool Layouts::compute_now(const graph::Kernel& kernel, const std::vector<Operand>& operands,
                           const std::vector<Operand>& results) {
-  std::vector<void*> from, to;
+  std::vector<c10::Storage> from;
   from.reserve(operands.size());
   for (const Operand& operand : operands) {
     const auto found = constants_.find(operand.value);
     if (found == constants_.end()) return false;
-    from.push_back(const_cast<void*>(found->second.storage().data()));
+    from.push_back(found->second.storage());
   }
-  to.reserve(results.size());
-  for (const Operand& result : results) {
-    const at::Tensor bytes = at::empty({static_cast<int64_t>(program_.values[result.value].nbytes)}, at::kByte);
-    constants_[result.value] = bytes;
-    program_.constants.push_back({result.value, bytes});
-    to.push_back(bytes.mutable_data_ptr());
+  std::vector<size_t> sizes;
+  sizes.reserve(results.size());
+  for (const Operand& result : results) sizes.push_back(program_.values[result.value].nbytes);
+  const auto made =
+      graph::stored_or_computed(kernel.identity(), from, sizes, [&] { return results_of(kernel, from, sizes); });
+  for (size_t i = 0; i < results.size(); ++i) {
+    constants_[results[i].value] = made[i];
+    program_.constants.push_back({results[i].value, made[i]});
   }
-  const at::Tensor scratch = at::empty({static_cast<int64_t>(kernel.scratch_bytes())}, at::kByte);
-  kernel.run(from, to, {}, scratch.mutable_data_ptr());
   return true;
 }
 

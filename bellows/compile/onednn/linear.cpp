@@ -1,3 +1,4 @@
+#include <ATen/Version.h>
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -42,6 +43,10 @@ class Pack final : public graph::Kernel {
   Pack(const Linear& shape, bool by_columns, memory::dim stride)
       : shape_(shape), trans_(by_columns ? transposed : plain), stride_(static_cast<int>(stride)) {}
   std::string name() const override { return "pack weight"; }
+  std::string identity() const override {
+    return c10::str("pack for ", at::get_mkl_version(), ": ", shape_.rows, " ", shape_.columns, " ", shape_.inner, " ",
+                    trans_, " ", stride_);
+  }
 
   void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue>,
            void*) const override {

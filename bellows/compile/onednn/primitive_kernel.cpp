@@ -1,3 +1,4 @@
+#include <c10/util/ArrayRef.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -77,8 +78,12 @@ float alpha_of(PostOp::Kind kind) {
 }  // namespace
 
 PrimitiveKernel::PrimitiveKernel(std::string name, dnnl::primitive primitive, std::vector<Slot> slots,
-                                 const Desc& scratchpad)
-    : name_(std::move(name)), primitive_(std::move(primitive)), slots_(std::move(slots)), stream_(engine()) {
+                                 const Desc& scratchpad, std::string identity)
+    : name_(std::move(name)),
+      identity_(std::move(identity)),
+      primitive_(std::move(primitive)),
+      slots_(std::move(slots)),
+      stream_(engine()) {
   for (const Slot& slot : slots_) {
     if (slot.place != Place::scratch) continue;
     scratch_bytes_ = std::max(scratch_bytes_, in_whole_lines(slot.offset + slot.desc.get_size()));
@@ -140,6 +145,23 @@ void add_slots(std::vector<PrimitiveKernel::Slot>& slots, const std::vector<Post
   }
 }
 
+namespace {
+
+/// Returns: a text that determines the descriptor, or "" if the descriptor contains more than an order of elements, such
+///          as sums for int8
+std::string text_of(const Desc& desc) {
+  if (desc.get_format_kind() != memory::format_kind::blocked) return "";
+  memory::dim elements = 1;
+  for (const memory::dim size : desc.get_padded_dims()) elements *= size;
+  const bool is_dense = desc.get_size() == static_cast<size_t>(elements) * memory::data_type_size(desc.get_data_type());
+  if (!is_dense) return "";
+  return c10::str(static_cast<int>(desc.get_data_type()), at::IntArrayRef(desc.get_dims()),
+                  at::IntArrayRef(desc.get_padded_dims()), at::IntArrayRef(desc.get_strides()),
+                  at::IntArrayRef(desc.get_inner_blks()), at::IntArrayRef(desc.get_inner_idxs()));
+}
+
+}  // namespace
+
 KernelPointer make_reorder(const Desc& from, const Desc& to, const char* what, size_t offset, int scaled) {
   using Place = PrimitiveKernel::Place;
   dnnl::primitive_attr attr = attributes();
@@ -152,7 +174,10 @@ KernelPointer make_reorder(const Desc& from, const Desc& to, const char* what, s
     for (int dim = 0; dim < from.get_ndims(); ++dim) factors *= (scaled >> dim & 1) != 0 ? from.get_dims()[dim] : 1;
     slots.push_back({DNNL_ARG_ATTR_SCALES | DNNL_ARG_SRC, vector_of(factors), Place::operand, 1});
   }
-  return std::make_shared<PrimitiveKernel>(what, dnnl::reorder(desc), std::move(slots), desc.scratchpad_desc());
+  const std::string source = text_of(from), target = text_of(to);
+  return std::make_shared<PrimitiveKernel>(
+      what, dnnl::reorder(desc), std::move(slots), desc.scratchpad_desc(),
+      source.empty() || target.empty() ? "" : c10::str("reorder ", source, " to ", target, " ", offset, " ", scaled));
 }
 
 }  // namespace bellows::compile_detail::onednn

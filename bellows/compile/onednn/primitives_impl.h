@@ -44,15 +44,18 @@ class PrimitiveKernel : public graph::Kernel {
   };
 
   /// Params: scratchpad – scratch memory of the primitive. It follows the scratch memory of the slots
-  PrimitiveKernel(std::string name, dnnl::primitive primitive, std::vector<Slot> slots, const Desc& scratchpad);
+  ///         identity   – see graph::Kernel::identity()
+  PrimitiveKernel(std::string name, dnnl::primitive primitive, std::vector<Slot> slots, const Desc& scratchpad,
+                  std::string identity = "");
 
   std::string name() const override { return name_; }
+  std::string identity() const override { return identity_; }
   void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue> numbers,
            void* scratch) const override;
   size_t scratch_bytes() const override { return scratch_bytes_; }
 
  private:
-  std::string name_;
+  std::string name_, identity_;
   dnnl::primitive primitive_;
   std::vector<Slot> slots_;
   std::vector<memory> memories_;  ///< one per slot; their pointers change with each call

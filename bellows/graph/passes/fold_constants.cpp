@@ -4,6 +4,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "bellows/graph/passes/constant_store.h"
 #include "bellows/graph/passes/passes.h"
 #include "bellows/graph/program/argument_value.h"
 #include "bellows/graph/program/program_edit.h"
@@ -59,24 +60,58 @@ class ConstantFolder {
     return argument_value(argument, [&](const Operand& operand) { return seen(operand); });
   }
 
-  bool fold(const Instruction& one) {
-    if (!is_pure(one) || !depends_on_constants_only(one)) return false;
+  std::vector<at::Tensor> computed(const Instruction& one) const {
     tap::Stack stack;
     for (const auto& argument : one.arguments) stack.push_back(value_of(argument));
-    {
-      const Program::State& state = program_.states[one.state];
-      const DispatchStateScope scope(state.dispatch_state, state.float32_precision);
-      one.op->handle->callBoxed(stack);
-    }
+    const Program::State& state = program_.states[one.state];
+    const DispatchStateScope scope(state.dispatch_state, state.float32_precision);
+    one.op->handle->callBoxed(stack);
     std::vector<at::Tensor> made;
+    for (size_t i = 0; i < one.results.size(); ++i)
+      made.push_back(one.results[i].operands[0].value == no_value ? at::Tensor() : stack[i].toTensor());
+    return made;
+  }
+
+  /// Takes the only result from the store of constants if it is there.
+  std::vector<at::Tensor> results_of(const Instruction& one) const {
+    const Operand& result = one.results[0].operands[0];
+    const size_t bytes = result.value == no_value ? 0 : program_.values[result.value].nbytes;
+    if (one.results.size() != 1 || bytes == 0) return computed(one);
+    std::vector<c10::Storage> operands;
+    for_each_operand(one, [&](const Operand& operand) {
+      if (operand.value != no_value) operands.push_back(known_.at(operand.value).storage());
+    });
+    const size_t sizes[] = {bytes};
+    const bool is_bytes = result.geometry.dtype.toScalarType() == at::kByte;
+    const std::string identity = is_bytes ? "" : identity_of(one);
+    const at::Tensor made = stored_or_computed(identity, operands, sizes, [&] { return computed(one); })[0];
+    return {!is_bytes && made.scalar_type() == at::kByte ? result.geometry.over(made.storage()) : made};
+  }
+
+  static std::string identity_of(const Instruction& one) {
+    std::string text = one.op->name;
+    for (const auto& argument : one.arguments) {
+      if (!argument.is_tensors()) text += c10::str(" ", argument.constant);
+      for (const Operand& operand : argument.operands) {
+        const Geometry& seen = operand.geometry;
+        text += c10::str(" ", at::IntArrayRef(seen.sizes), at::IntArrayRef(seen.strides), seen.offset, seen.dtype);
+      }
+    }
+    return text;
+  }
+
+  bool fold(const Instruction& one) {
+    if (!is_pure(one) || !depends_on_constants_only(one)) return false;
+    for (const auto& result : one.results) {
+      if (result.list) return false;
+    }
+    const std::vector<at::Tensor> made = results_of(one);
     for (size_t i = 0; i < one.results.size(); ++i) {
-      if (one.results[i].list) return false;
       const Operand& result = one.results[i].operands[0];
-      made.push_back(result.value == no_value ? at::Tensor() : stack[i].toTensor());
-      if (made[i].defined() && !same_places(Geometry::of(made[i]), result.geometry)) return false;
+      if (result.value != no_value && !same_places(Geometry::of(made[i]), result.geometry)) return false;
     }
     for (size_t i = 0; i < made.size(); ++i) {
-      if (!made[i].defined()) continue;
+      if (one.results[i].operands[0].value == no_value) continue;
       program_.constants.push_back({.value = one.results[i].operands[0].value, .tensor = made[i].detach()});
       known_.emplace(program_.constants.back().value, program_.constants.back().tensor);
     }

@@ -43,6 +43,9 @@ class Kernel {
   virtual void run(std::span<void* const> operands, std::span<void* const> results,
                    std::span<const c10::IValue> numbers, void* scratch) const = 0;
   virtual size_t scratch_bytes() const { return 0; }
+  /// Returns a text that determines what run() computes from the bytes of its operands, or "". Equal texts mean equal
+  /// results, also in other processes on processors of the same kind.
+  virtual std::string identity() const { return ""; }
   /// Returns whether run() may be called while other threads run other kernels. run() must then compute the same result
   /// on one thread.
   virtual bool may_run_beside() const { return false; }

@@ -307,28 +307,6 @@ Program program_of(const Json& json, int depth) {
   return program;
 }
 
-/// Converts a program to JSON, without the data of its constants.
-/// Throws: c10::ValueError if JSON cannot represent something
-std::string program_to_json(const Program& program) {
-  try {
-    return json_of(program).dump();
-  } catch (const Json::type_error& error) {
-    TORCH_CHECK_VALUE(
-        false,
-        "save_program: a text argument or a name in the program is not UTF-8, so JSON cannot store it. Rename it. (",
-        error.what(), ")");
-  }
-}
-
-/// Throws: c10::ValueError unless program_to_json() made the input
-Program program_from_json(const std::string& text) {
-  try {
-    return program_of(Json::parse(text), 0);
-  } catch (const Json::exception& error) {
-    TORCH_CHECK_VALUE(false, error.what());
-  }
-}
-
 constexpr const char* format = "1";
 constexpr const char* format_key = "bellows.program.format";
 constexpr const char* libtorch_key = "bellows.program.libtorch";
@@ -372,6 +350,25 @@ const std::string& metadata(const io::SafetensorsFile& file, const std::string& 
 }
 
 }  // namespace
+
+std::string program_to_json(const Program& program) {
+  try {
+    return json_of(program).dump();
+  } catch (const Json::type_error& error) {
+    TORCH_CHECK_VALUE(
+        false,
+        "save_program: a text argument or a name in the program is not UTF-8, so JSON cannot store it. Rename it. (",
+        error.what(), ")");
+  }
+}
+
+Program program_from_json(const std::string& text) {
+  try {
+    return program_of(Json::parse(text), 0);
+  } catch (const Json::exception& error) {
+    TORCH_CHECK_VALUE(false, error.what());
+  }
+}
 
 void save_program(const std::string& path, const Program& program) {
   NamedTensors tensors;

@@ -21,4 +21,11 @@ void save_program(const std::string& path, const Program& program);
 ///         - Program::check() rejects the program
 Program load_program(const std::string& path);
 
+/// Returns a program as JSON, without the data of its constants.
+/// Throws: c10::ValueError under the conditions of save_program()
+std::string program_to_json(const Program& program);
+/// Reads the JSON of program_to_json(). The data of constants is missing, and the program is not checked.
+/// Throws: c10::ValueError if the text is not such JSON, or if an operator is not registered in this process
+Program program_from_json(const std::string& text);
+
 }  // namespace bellows::graph

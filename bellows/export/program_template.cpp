@@ -1,0 +1,277 @@
+#include "bellows/export/program_template.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "bellows/graph/program/program_edit.h"
+
+namespace bellows::export_detail {
+
+namespace {
+
+using graph::Geometry;
+using graph::Instruction;
+using graph::Program;
+
+/// Replaces a number by another one.
+using Change = std::function<int64_t(int64_t)>;
+
+void change_geometry(Geometry& geometry, const Change& change) {
+  for (int64_t& size : geometry.sizes) size = change(size);
+  for (int64_t& stride : geometry.strides) stride = change(stride);
+  geometry.offset = change(geometry.offset);
+}
+
+void change_constant(c10::IValue& constant, const Change& change) {
+  if (constant.isInt()) {
+    constant = change(constant.toInt());
+  } else if (constant.isIntList()) {
+    std::vector<int64_t> numbers = constant.toIntVector();
+    for (int64_t& number : numbers) number = change(number);
+    constant = numbers;
+  }
+}
+
+void change_instruction(Instruction& one, const Change& change) {
+  for (Instruction::Argument& argument : one.arguments) {
+    for (graph::Operand& operand : argument.operands) change_geometry(operand.geometry, change);
+    if (!argument.is_tensors()) change_constant(argument.constant, change);
+  }
+  for (Instruction::Result& result : one.results) {
+    for (graph::Operand& operand : result.operands) change_geometry(operand.geometry, change);
+  }
+}
+
+void change_values(Program& program, const Change& change) {
+  for (Program::ValueFacts& value : program.values) {
+    change_geometry(value.geometry, change);
+    value.nbytes = static_cast<size_t>(change(static_cast<int64_t>(value.nbytes)));
+  }
+}
+
+std::vector<int64_t> numbers_of_values(Program program) {
+  std::vector<int64_t> numbers;
+  change_values(program, [&](int64_t number) { return numbers.push_back(number), number; });
+  return numbers;
+}
+
+std::vector<int64_t> numbers_of(Instruction one) {
+  std::vector<int64_t> numbers;
+  change_instruction(one, [&](int64_t number) { return numbers.push_back(number), number; });
+  return numbers;
+}
+
+/// Finds formulas. Equal numbers are looked up only once.
+class Formulas {
+ public:
+  explicit Formulas(const std::vector<Symbol>& symbols) : symbols_(symbols) {}
+
+  /// Remembers a size, because strides and sizes of buffers are products of sizes.
+  void add_size(const Varied& size) {
+    if (size.constant() || known_.contains(size.values)) return;
+    auto expression = express(size, symbols_);
+    if (!expression) return;
+    if (expression->form == SizeExpression::Form::product) return;  // a product of other sizes
+    known_.emplace(size.values, std::nullopt);
+    sizes_.emplace_back(size, std::move(*expression));
+  }
+
+  std::optional<SizeFormula> of(const Varied& number) {
+    auto& found = formulas_[number.values];
+    if (!found) found = find(number);
+    return *found;
+  }
+
+ private:
+  static constexpr int most_parts = 4;
+
+  std::optional<SizeFormula> find(const Varied& number) const {
+    if (auto simple = express(number, symbols_)) return SizeFormula{.factor = 1, .parts = {std::move(*simple)}};
+    std::vector<size_t> parts;
+    if (!divide(number.values, 0, most_parts, parts)) return {};
+    SizeFormula formula{.factor = number.first()};
+    for (const size_t part : parts) {
+      formula.factor /= sizes_[part].first.first();
+      formula.parts.push_back(sizes_[part].second);
+    }
+    return formula;
+  }
+
+  /// Finds sizes whose product, times a constant, is the number.
+  bool divide(const std::vector<int64_t>& left, size_t from, int most, std::vector<size_t>& parts) const {
+    if (std::all_of(left.begin(), left.end(), [&](int64_t value) { return value == left.front(); })) return true;
+    for (size_t i = from; most > 0 && i < sizes_.size(); ++i) {
+      std::vector<int64_t> quotient = left;
+      bool divides = true;
+      for (size_t r = 0; divides && r < left.size(); ++r) {
+        const int64_t by = sizes_[i].first.values[r];
+        divides = by != 0 && left[r] % by == 0;
+        if (divides) quotient[r] /= by;
+      }
+      if (!divides) continue;
+      parts.push_back(i);
+      if (divide(quotient, i, most - 1, parts)) return true;
+      parts.pop_back();
+    }
+    return false;
+  }
+
+  const std::vector<Symbol>& symbols_;
+  std::vector<std::pair<Varied, SizeExpression>> sizes_;
+  std::map<std::vector<int64_t>, std::optional<SizeExpression>> known_;
+  std::map<std::vector<int64_t>, std::optional<std::optional<SizeFormula>>> formulas_;
+};
+
+std::string place_of(const Instruction& one, size_t index) {
+  return c10::str("operator ", one.op ? one.op->name : one.kind, " (number ", index + 1, " of the recording)");
+}
+
+/// Expects programs that differ only in numbers.
+void expect_same_operators(const std::vector<RecordedCall>& calls) {
+  const Program& first = calls.front().program;
+  for (const RecordedCall& call : calls) {
+    const Program& other = call.program;
+    TORCH_CHECK_VALUE(other.instructions.size() == first.instructions.size(), "export: the function runs ",
+                      first.instructions.size(), " operators for the first sizes and ", other.instructions.size(),
+                      " for other sizes. Branches on sizes cannot be exported: make this axis fixed.");
+    for (size_t i = 0; i < first.instructions.size(); ++i) {
+      const Instruction &expected = first.instructions[i], &found = other.instructions[i];
+      TORCH_CHECK_VALUE(found.op == expected.op && found.arguments.size() == expected.arguments.size(),
+                        "export: ", place_of(expected, i), " becomes ", found.op->name,
+                        " for other sizes. Branches on sizes cannot be exported: make this axis fixed.");
+      TORCH_CHECK_VALUE(numbers_of(found).size() == numbers_of(expected).size(), "export: ", place_of(expected, i),
+                        " has another number of dims or arguments for other sizes. Make this axis fixed.");
+    }
+    TORCH_CHECK_VALUE(other.values.size() == first.values.size() && other.inputs == first.inputs,
+                      "export: the function uses other tensors for other sizes. Make this axis fixed.");
+  }
+}
+
+/// Expects constants other than integers to be equal.
+void expect_same_constants(const std::vector<RecordedCall>& calls) {
+  const auto same = [](const c10::IValue& a, const c10::IValue& b) {
+    if (a.isInt() || a.isIntList()) return b.isInt() == a.isInt() && b.isIntList() == a.isIntList();
+    if (a.isDouble()) return b.isDouble() && a.toDouble() == b.toDouble();
+    return c10::str(a) == c10::str(b);
+  };
+  const Program& first = calls.front().program;
+  for (const RecordedCall& call : calls) {
+    for (size_t i = 0; i < first.instructions.size(); ++i) {
+      const auto &expected = first.instructions[i].arguments, &found = call.program.instructions[i].arguments;
+      for (size_t a = 0; a < expected.size(); ++a) {
+        TORCH_CHECK_VALUE(expected[a].is_tensors() || same(expected[a].constant, found[a].constant),
+                          "export: ", place_of(first.instructions[i], i), " has an argument that is ",
+                          expected[a].constant, " for the first sizes and ", found[a].constant,
+                          " for other sizes. Compute it with tensor operators, or make this axis fixed.");
+      }
+    }
+  }
+}
+
+/// The same number in all recordings.
+std::vector<Varied> joined(const std::vector<std::vector<int64_t>>& recordings) {
+  std::vector<Varied> numbers(recordings.front().size());
+  for (const auto& recording : recordings) {
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i].values.push_back(recording[i]);
+  }
+  return numbers;
+}
+
+/// The numbers of all values, and then those of each instruction, in all recordings.
+std::vector<std::vector<Varied>> all_numbers(const std::vector<RecordedCall>& calls) {
+  std::vector<std::vector<Varied>> all;
+  const auto add = [&](const std::function<std::vector<int64_t>(const Program&)>& part) {
+    std::vector<std::vector<int64_t>> recordings;
+    for (const RecordedCall& call : calls) recordings.push_back(part(call.program));
+    all.push_back(joined(recordings));
+  };
+  add([](const Program& program) { return numbers_of_values(program); });
+  for (size_t i = 0; i < calls.front().program.instructions.size(); ++i)
+    add([i](const Program& program) { return numbers_of(program.instructions[i]); });
+  return all;
+}
+
+void add_sizes(const std::vector<RecordedCall>& calls, Formulas& formulas) {
+  const Program& first = calls.front().program;
+  for (size_t v = 0; v < first.values.size(); ++v) {
+    for (size_t dim = 0; dim < first.values[v].geometry.sizes.size(); ++dim) {
+      Varied size;
+      for (const RecordedCall& call : calls) size.values.push_back(call.program.values[v].geometry.sizes[dim]);
+      formulas.add_size(size);
+    }
+  }
+}
+
+int64_t value_of(const SizeExpression& expression, std::span<const int64_t> sizes) {
+  using Form = SizeExpression::Form;
+  int64_t value = expression.constant;
+  for (const SizeExpression::Term& term : expression.terms) {
+    const int64_t size = sizes[term.symbol];
+    value = expression.form == Form::product ? value * size : value + term.factor * size;
+  }
+  if (expression.form != Form::quotient) return value;
+  const int64_t divisor = expression.divisor;
+  return value / divisor - (value % divisor < 0 ? 1 : 0);
+}
+
+}  // namespace
+
+int64_t SizeFormula::value(std::span<const int64_t> sizes) const {
+  int64_t product = factor;
+  for (const SizeExpression& part : parts) product *= value_of(part, sizes);
+  return product;
+}
+
+ProgramTemplate::ProgramTemplate(Program base, std::vector<std::string> symbols, std::vector<Slot> slots)
+    : base_(std::move(base)), symbols_(std::move(symbols)), slots_(std::move(slots)) {}
+
+ProgramTemplate ProgramTemplate::of(const std::vector<RecordedCall>& calls, const std::vector<Symbol>& symbols) {
+  expect_same_operators(calls);
+  expect_same_constants(calls);
+  Formulas formulas(symbols);
+  add_sizes(calls, formulas);
+  const Program& first = calls.front().program;
+  std::vector<Slot> slots;
+  size_t number = 0, part = 0;
+  for (const std::vector<Varied>& numbers : all_numbers(calls)) {
+    for (const Varied& one : numbers) {
+      if (!one.constant()) {
+        auto formula = formulas.of(one);
+        TORCH_CHECK_VALUE(
+            formula, "export: ", part == 0 ? "a tensor" : place_of(first.instructions[part - 1], part - 1),
+            " has a size that is ", at::IntArrayRef(one.values),
+            " in the recordings. It is not a product of sums and quotients of the dynamic sizes. Make one "
+            "of these axes fixed.");
+        slots.push_back({.number = number, .formula = std::move(*formula)});
+      }
+      ++number;
+    }
+    ++part;
+  }
+  std::vector<std::string> names;
+  names.reserve(symbols.size());
+  for (const Symbol& symbol : symbols) names.push_back(symbol.name);
+  return {first, std::move(names), std::move(slots)};
+}
+
+Program ProgramTemplate::instantiate(std::span<const int64_t> sizes) const {
+  TORCH_CHECK_VALUE(sizes.size() == symbols_.size(), "expected ", symbols_.size(), " sizes, found ", sizes.size(), ".");
+  Program program = base_;
+  size_t number = 0;
+  auto next = slots_.begin();
+  const Change change = [&](int64_t old) {
+    if (next == slots_.end() || next->number != number++) return old;
+    const int64_t value = (next++)->formula.value(sizes);
+    TORCH_CHECK_VALUE(value >= 0 || old < 0, "the sizes ", at::IntArrayRef(sizes.data(), sizes.size()),
+                      " are too small: a size in the program would be ", value, ".");
+    return value;
+  };
+  change_values(program, change);
+  for (Instruction& one : program.instructions) change_instruction(one, change);
+  return program;
+}
+
+}  // namespace bellows::export_detail
