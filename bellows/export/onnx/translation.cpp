@@ -494,6 +494,7 @@ void Translation::write_rows(const VariedOperand& result, const std::string& nam
     Geometry& one = value.geometry[i];
     one.sizes.clear();
     for (const Varied& size : sizes) one.sizes.push_back(size.values[i]);
+    one.strides.resize(one.sizes.size());
     one = graph::detail::row_major(one);
   }
   values_[result.value()] = std::move(value);
