@@ -4,6 +4,7 @@
 
 #include "bellows/export/onnx/call.h"
 #include "bellows/export/onnx/operators.h"
+#include "bellows/export/onnx/shapes.h"
 
 namespace bellows::onnx_export {
 
@@ -130,19 +131,7 @@ void silu(Call& call) {
   call.result(call.node("Mul", {x, call.node("Sigmoid", {x})}));
 }
 
-void gelu(Call& call) {
-  const ScalarType dtype = call.result_dtype();
-  const std::string x = call.tensor(0), half = call.constant(0.5, dtype), one = call.constant(1, dtype);
-  std::string inner;
-  if (call.text(1) == "tanh") {
-    const std::string cube = call.node("Mul", {call.node("Mul", {x, x}), x});
-    const std::string sum = call.node("Add", {x, call.node("Mul", {cube, call.constant(0.044715, dtype)})});
-    inner = call.node("Tanh", {call.node("Mul", {sum, call.constant(std::sqrt(2 / std::numbers::pi), dtype)})});
-  } else {
-    inner = call.node("Erf", {call.node("Div", {x, call.constant(std::numbers::sqrt2, dtype)})});
-  }
-  call.result(call.node("Mul", {call.node("Mul", {x, call.node("Add", {inner, one})}), half}));
-}
+void gelu(Call& call) { call.result(gelu_of(call, call.tensor(0), call.result_dtype(), call.text(1) == "tanh")); }
 
 void leaky_relu(Call& call) {
   const double slope = call.has(1) ? call.number(1) : 0.01;
@@ -368,6 +357,19 @@ constexpr OperatorMapping mappings[] = {
 };
 
 }  // namespace
+
+std::string gelu_of(Call& call, const std::string& x, ScalarType dtype, bool tanh) {
+  std::string inner;
+  if (tanh) {
+    const std::string cube = call.node("Mul", {call.node("Mul", {x, x}), x});
+    const std::string sum = call.node("Add", {x, call.node("Mul", {cube, call.constant(0.044715, dtype)})});
+    inner = call.node("Tanh", {call.node("Mul", {sum, call.constant(std::sqrt(2 / std::numbers::pi), dtype)})});
+  } else {
+    inner = call.node("Erf", {call.node("Div", {x, call.constant(std::numbers::sqrt2, dtype)})});
+  }
+  const std::string twice = call.node("Mul", {x, call.node("Add", {inner, call.constant(1, dtype)})});
+  return call.node("Mul", {twice, call.constant(0.5, dtype)});
+}
 
 std::span<const OperatorMapping> pointwise_mappings() { return mappings; }
 

@@ -1,6 +1,7 @@
 #include "bellows/export/onnx/translation.h"
 
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/scalar_tensor.h>
 
@@ -162,12 +163,24 @@ void Translation::find_live() {
 }
 
 void Translation::add_inputs() {
-  const auto& calls = recordings_.calls;
   for (const std::string& name : recordings_.output_names) builder_.reserve(name);
   for (size_t i = 0; i < recordings_.input_names.size(); ++i) {
     input_names_.push_back(builder_.reserve(recordings_.input_names[i]));
+    const at::Tensor& first = recordings_.inputs[0][i];
+    if (!first.defined()) continue;
+    ValueInfo info{.name = input_names_.back(), .type = element_type(first.scalar_type()), .shape = {}};
+    for (int64_t axis = 0; axis < first.dim(); ++axis) {
+      Varied size;
+      for (const auto& inputs : recordings_.inputs) size.values.push_back(inputs[i].size(axis));
+      const auto symbol = std::find_if(recordings_.symbols.begin(), recordings_.symbols.end(),
+                                       [&](const export_detail::Symbol& one) { return one.sizes == size; });
+      if (size.constant() || symbol == recordings_.symbols.end())
+        info.shape.push_back({.size = size.first(), .name = {}});
+      else
+        info.shape.push_back({.size = -1, .name = symbol->name});
+    }
+    builder_.add_input(std::move(info));
   }
-  for (const RecordedCall& call : calls) TORCH_INTERNAL_ASSERT(call.sources.size() == calls[0].sources.size());
 }
 
 void Translation::add_outputs() {
@@ -247,7 +260,9 @@ const Translation::Value& Translation::value(ValueId id) {
   const auto known = values_.find(id);
   if (known != values_.end()) return known->second;
   const auto input = inputs_.find(id);
-  TORCH_INTERNAL_ASSERT(input != inputs_.end(), "export_onnx: value ", id, " is not computed");
+  if (input == inputs_.end())
+    fail("a result of an operator is read that has no mapping, such as the positions of a pool's maxima",
+         "docs/export.md lists what is mapped.");
   return values_.emplace(id, load(id, input->second)).first->second;
 }
 
@@ -283,12 +298,7 @@ std::string Translation::load_constant(const std::vector<at::Tensor>& tensors) {
     return one.sizes() == tensors[0].sizes() && at::equal(one.nan_to_num(), tensors[0].nan_to_num());
   });
   const c10::ScalarType dtype = tensors[0].scalar_type();
-  if (same) {
-    const at::Tensor plain = dtype == c10::kBFloat16 ? tensors[0].to(c10::kFloat) : tensors[0];
-    const TensorData data = data_of(plain, element_type(dtype));
-    return builder_.constant(data.type, data.sizes,
-                             std::string(reinterpret_cast<const char*>(data.bytes.data()), data.bytes.size()));
-  }
+  if (same) return stored(tensors[0]);
   Varied number;
   for (const at::Tensor& one : tensors) {
     const double value = one.numel() == 1 ? one.item<double>() : 0.5;
@@ -298,8 +308,34 @@ std::string Translation::load_constant(const std::vector<at::Tensor>& tensors) {
            "Create it with operators such as arange(), or do not let the axis vary.");
     number.values.push_back(static_cast<int64_t>(value));
   }
-  const VariedSizes to(tensors[0].dim(), export_detail::fixed(1, count()));
-  return cast(reshape(size(number), {export_detail::fixed(1, count())}, to), c10::kLong, dtype);
+  return scalar_of(number, dtype);
+}
+
+std::string Translation::stored(const at::Tensor& tensor) {
+  const at::Tensor plain = tensor.scalar_type() == c10::kBFloat16 ? tensor.to(c10::kFloat) : tensor;
+  const TensorData data = data_of(plain, element_type(plain.scalar_type()));
+  return builder_.constant(data.type, data.sizes,
+                           std::string(reinterpret_cast<const char*>(data.bytes.data()), data.bytes.size()));
+}
+
+std::string Translation::filled(const std::vector<int64_t>& sizes, double value, c10::ScalarType dtype) {
+  return stored(at::full(sizes, value, at::TensorOptions(dtype)));
+}
+
+std::string Translation::scalar_of(const Varied& number, c10::ScalarType dtype) {
+  const std::string size = this->size(number);
+  return cast(reshape(size, {export_detail::fixed(1, count())}, {}), c10::kLong, dtype);
+}
+
+bool Translation::shows_transpose(const VariedOperand& operand) {
+  const Value& from = value(operand.value());
+  for (size_t i = 0; i < count(); ++i) {
+    const Geometry turned = graph::detail::transposed(operand.operands[i]->geometry);
+    if (turned.sizes != from.geometry[i].sizes || turned.strides != from.geometry[i].strides ||
+        turned.offset != from.geometry[i].offset)
+      return false;
+  }
+  return true;
 }
 
 std::string Translation::read(const VariedOperand& operand) {
@@ -442,7 +478,7 @@ std::string Translation::sliced(std::string name, const std::vector<ViewPlan>& p
     else if (from_end.constant())
       index = builder_.integer(from_end.first());
     else
-      index = reshape(size(start), {export_detail::fixed(1, count())}, {});
+      index = scalar_of(start, c10::kLong);
     name = builder_.node("Gather", {name, index}, {{"axis", static_cast<int64_t>(i)}});
   }
   return name;
@@ -458,6 +494,7 @@ void Translation::write_rows(const VariedOperand& result, const std::string& nam
     Geometry& one = value.geometry[i];
     one.sizes.clear();
     for (const Varied& size : sizes) one.sizes.push_back(size.values[i]);
+    one.strides.resize(one.sizes.size());
     one = graph::detail::row_major(one);
   }
   values_[result.value()] = std::move(value);

@@ -7,23 +7,15 @@
 #include <vector>
 
 #include "bellows/export/onnx/graph.h"
-#include "bellows/export/recorder.h"
+#include "bellows/export/recordings.h"
 #include "bellows/export/sizes.h"
 #include "bellows/export/view_plan.h"
 
 namespace bellows::onnx_export {
 
+using export_detail::Recordings;
 using export_detail::Varied;
 using export_detail::VariedSizes;
-
-/// The same function recorded with several sizes of its inputs. All recordings have the same operators.
-struct Recordings {
-  std::vector<export_detail::RecordedCall> calls{};
-  std::vector<export_detail::Symbol> symbols{};
-  /// For each symbol, the input and the axis that have its size.
-  std::vector<std::pair<size_t, size_t>> places{};
-  std::vector<std::string> input_names{}, output_names{};
-};
 
 /// The same operand in all recordings.
 struct VariedOperand {
@@ -77,6 +69,15 @@ class Translation {
   std::string shape(const VariedSizes& sizes);
   /// Returns a tensor with other sizes and the same elements.
   std::string reshape(const std::string& name, const VariedSizes& from, const VariedSizes& to);
+
+  /// Returns a size as a tensor without dims.
+  std::string scalar_of(const Varied& number, c10::ScalarType dtype);
+  /// Adds a constant.
+  std::string stored(const at::Tensor& tensor);
+  /// Adds a constant whose elements are all equal.
+  std::string filled(const std::vector<int64_t>& sizes, double value, c10::ScalarType dtype);
+  /// Returns whether the operand is the transpose of the tensor that its value stands for.
+  bool shows_transpose(const VariedOperand& operand);
 
   /// Returns a tensor with one element and no dims.
   std::string number(double value, c10::ScalarType dtype);

@@ -1,0 +1,4 @@
+#pragma once
+
+// Includes the component export: files for other runtimes.
+#include "bellows/export/onnx.h"

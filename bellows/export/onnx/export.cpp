@@ -1,0 +1,239 @@
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "bellows/core/error.h"
+#include "bellows/core/version.h"
+#include "bellows/export/onnx.h"
+#include "bellows/export/onnx/file.h"
+#include "bellows/export/onnx/operators.h"
+#include "bellows/export/onnx/translation.h"
+#include "bellows/export/recordings.h"
+
+namespace bellows {
+
+namespace {
+
+using export_detail::Forward;
+using export_detail::Named;
+using export_detail::Recordings;
+using export_detail::VariedAxis;
+using Inputs = std::vector<at::Tensor>;
+
+std::vector<std::string> numbered(const std::string& name, size_t count) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < count; ++i) names.push_back(i == 0 ? name : name + "_" + std::to_string(i));
+  return names;
+}
+
+void check_names(const std::vector<std::string>& names, size_t count, const char* what) {
+  TORCH_CHECK_VALUE(names.size() == count, "export_onnx: expected ", count, " names of ", what, ", got ", names.size(), ".");
+  std::set<std::string> seen;
+  for (const std::string& name : names)
+    TORCH_CHECK_VALUE(!name.empty() && seen.insert(name).second, "export_onnx: the names of ", what,
+                      " must be different and not empty, got \"", name, "\" twice or an empty name.");
+}
+
+/// Without `dynamic_axes`: the first axis of all inputs with the same size as that of the first input.
+DynamicAxes default_axes(const Inputs& inputs, const std::vector<std::string>& names) {
+  DynamicAxes axes;
+  int64_t batch = -1;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined() || inputs[i].dim() == 0) continue;
+    if (batch < 0) batch = inputs[i].size(0);
+    if (inputs[i].size(0) == batch) axes[names[i]][0] = "batch";
+  }
+  return axes;
+}
+
+void add_place(std::vector<VariedAxis>& axes, const std::string& name, size_t input, int64_t axis, const Inputs& inputs,
+               const std::string& input_name) {
+  const int64_t rank = inputs[input].dim();
+  TORCH_CHECK_VALUE(axis >= 0 && axis < rank, "export_onnx: dynamic_axes: input \"", input_name, "\" has ", rank,
+                    " axes, so there is no axis ", axis, ".");
+  TORCH_CHECK_VALUE(!name.empty(), "export_onnx: dynamic_axes: axis ", axis, " of \"", input_name, "\" has an empty name.");
+  TORCH_CHECK_VALUE(inputs[input].size(axis) > 0, "export_onnx: axis ", axis, " of the example input \"", input_name,
+                    "\" is empty. Pass an example with at least one element.");
+  const auto same = std::find_if(axes.begin(), axes.end(), [&](const VariedAxis& one) { return one.name == name; });
+  const auto place = std::pair(input, static_cast<size_t>(axis));
+  if (same == axes.end()) {
+    axes.push_back({.name = name, .places = {place}, .sizes = {}});
+    return;
+  }
+  const auto& [other, other_axis] = same->places[0];
+  TORCH_CHECK_VALUE(inputs[other].size(static_cast<int64_t>(other_axis)) == inputs[input].size(axis),
+                    "export_onnx: dynamic_axes: axes named \"", name, "\" must have the same size in the example inputs, got ",
+                    inputs[other].size(static_cast<int64_t>(other_axis)), " and ", inputs[input].size(axis), " (\"",
+                    input_name, "\", axis ", axis, ").");
+  same->places.push_back(place);
+}
+
+void set_sizes(std::vector<VariedAxis>& axes, const OnnxOptions& options) {
+  std::vector<std::string> names;
+  for (const VariedAxis& axis : axes) names.push_back(axis.name);
+  for (const auto& [name, sizes] : options.sizes) {
+    const auto found = std::find_if(axes.begin(), axes.end(), [&, &wanted = name](const VariedAxis& one) { return one.name == wanted; });
+    TORCH_CHECK_VALUE(found != axes.end(), "export_onnx: sizes: there is no dynamic axis \"", name, "\".",
+                      did_you_mean(name, names));
+    const std::set<int64_t> different(sizes.begin(), sizes.end());
+    TORCH_CHECK_VALUE(sizes.size() == 3 && different.size() == 3 && *different.begin() >= 2,
+                      "export_onnx: sizes: expected three different sizes of at least 2 for axis \"", name, "\", got ",
+                      sizes, ".");
+    found->sizes = sizes;
+  }
+}
+
+std::vector<VariedAxis> varied_axes(const Inputs& inputs, const std::vector<std::string>& names,
+                                    const OnnxOptions& options) {
+  std::vector<VariedAxis> axes;
+  for (const auto& [name, of_input] : options.dynamic_axes ? *options.dynamic_axes : default_axes(inputs, names)) {
+    const auto found = std::find(names.begin(), names.end(), name);
+    TORCH_CHECK_VALUE(found != names.end(), "export_onnx: dynamic_axes: there is no input \"", name, "\".",
+                      did_you_mean(name, names));
+    const auto input = static_cast<size_t>(found - names.begin());
+    TORCH_CHECK_VALUE(inputs[input].defined(), "export_onnx: dynamic_axes: the input \"", name, "\" is omitted.");
+    for (const auto& [axis, axis_name] : of_input) add_place(axes, axis_name, input, axis, inputs, name);
+  }
+  set_sizes(axes, options);
+  return axes;
+}
+
+/// Translates the recordings. If this fails, the first call is recorded again with the places in the user's code, which
+/// are slow to find.
+onnx_export::Graph translated(Recordings& recordings, const std::string& name, const Forward& function,
+                              std::span<const Named> named) {
+  try {
+    return onnx_export::Translation(recordings, name).run();
+  } catch (const c10::ValueError&) {
+    recordings.calls[0] = export_detail::record_call(function, recordings.inputs[0], named, true);
+    return onnx_export::Translation(recordings, name).run();
+  }
+}
+
+const char* dtype_name(onnx_export::ElementType type) {
+  using Type = onnx_export::ElementType;
+  switch (type) {
+    case Type::float32:
+      return "float32";
+    case Type::uint8:
+      return "uint8";
+    case Type::int8:
+      return "int8";
+    case Type::int16:
+      return "int16";
+    case Type::int32:
+      return "int32";
+    case Type::int64:
+      return "int64";
+    case Type::boolean:
+      return "bool";
+    case Type::float16:
+      return "float16";
+    case Type::float64:
+      return "float64";
+    case Type::bfloat16:
+      return "bfloat16";
+    case Type::undefined:
+      break;
+  }
+  return "undefined";
+}
+
+OnnxReport::Tensor described(const onnx_export::ValueInfo& info) {
+  OnnxReport::Tensor result{.name = info.name, .dtype = dtype_name(info.type), .shape = {}};
+  for (const onnx_export::AxisSize& axis : info.shape)
+    result.shape.push_back(axis.name.empty() ? std::to_string(axis.size) : axis.name);
+  return result;
+}
+
+OnnxReport report_of(const onnx_export::Graph& graph, const Recordings& recordings, const std::vector<VariedAxis>& axes) {
+  OnnxReport report;
+  for (const auto& input : graph.inputs) report.inputs.push_back(described(input));
+  for (const auto& output : graph.outputs) report.outputs.push_back(described(output));
+  for (const auto& node : graph.nodes) ++report.operators[node.op];
+  report.initializers = static_cast<int64_t>(graph.initializers.size());
+  for (const auto& symbol : recordings.symbols) {
+    std::vector<int64_t>& sizes = report.dynamic_axes[symbol.name];
+    for (const int64_t size : symbol.sizes.values) {
+      if (std::find(sizes.begin(), sizes.end(), size) == sizes.end()) sizes.push_back(size);
+    }
+  }
+  std::set<std::pair<size_t, size_t>> varied;
+  for (const VariedAxis& axis : axes) varied.insert(axis.places.begin(), axis.places.end());
+  for (size_t i = 0; i < recordings.inputs[0].size(); ++i) {
+    const at::Tensor& input = recordings.inputs[0][i];
+    for (int64_t axis = 0; input.defined() && axis < input.dim(); ++axis) {
+      if (!varied.contains({i, static_cast<size_t>(axis)}))
+        report.fixed_axes.push_back({.input = recordings.input_names[i], .axis = axis, .size = input.size(axis)});
+    }
+  }
+  return report;
+}
+
+OnnxReport export_recorded(const Forward& function, Inputs inputs, std::span<const Named> named, const std::string& path,
+                           const OnnxOptions& options, std::vector<std::string> input_names,
+                           std::vector<std::string> output_names) {
+  TORCH_CHECK_VALUE(options.opset == onnx_export::newest_opset(), "export_onnx: expected opset ", onnx_export::newest_opset(),
+                    ", got ", options.opset, ".");
+  for (at::Tensor& input : inputs) {
+    if (input.defined()) input = input.detach();
+  }
+  check_names(input_names, inputs.size(), "inputs");
+  const std::vector<VariedAxis> axes = varied_axes(inputs, input_names, options);
+  Recordings recordings = export_detail::record_sizes(function, inputs, axes, named);
+  const size_t results = recordings.calls[0].results.size();
+  TORCH_CHECK_VALUE(results > 0, "export_onnx: the function returns no tensor.");
+  if (output_names.empty()) output_names = numbered("output", results);
+  check_names(output_names, results, "outputs");
+  recordings.input_names = std::move(input_names);
+  recordings.output_names = std::move(output_names);
+  const onnx_export::Graph graph =
+      translated(recordings, options.graph_name.empty() ? "model" : options.graph_name, function, named);
+  OnnxReport report = report_of(graph, recordings, axes);
+  const onnx_export::WrittenFile written =
+      onnx_export::write_onnx(graph, path,
+                              {.opset = options.opset,
+                               .producer_version = BELLOWS_VERSION,
+                               .external_data_above = options.external_data_above});
+  report.file = path;
+  report.data_file = written.data_file;
+  report.bytes = written.bytes;
+  report.data_bytes = written.data_bytes;
+  report.opset = options.opset;
+  return report;
+}
+
+}  // namespace
+
+OnnxReport export_onnx(const Model& model, const std::vector<at::Tensor>& inputs, const std::string& path,
+                       const OnnxOptions& options) {
+  const std::vector<ModelInput> declared = model.inputs();
+  TORCH_CHECK_VALUE(!inputs.empty() && inputs.size() <= declared.size(), "export_onnx: the model ", model.name(), " has ",
+                    declared.size(), " inputs, got ", inputs.size(), " example inputs.");
+  std::vector<std::string> names = options.input_names;
+  for (size_t i = 0; names.size() < inputs.size() && options.input_names.empty(); ++i) names.push_back(declared[i].name);
+  std::vector<std::string> outputs = options.output_names.empty() ? model.outputs() : options.output_names;
+  OnnxOptions named = options;
+  if (named.graph_name.empty()) named.graph_name = model.name();
+  const EvalMode evaluation(model);
+  const NamedTensors tensors = model.state_dict();
+  const Forward forward = [&model](const Inputs& x) { return model.forward_all(x); };
+  return export_recorded(forward, inputs, tensors, path, named, std::move(names), std::move(outputs));
+}
+
+OnnxReport export_onnx(const OnnxFunction& function, const std::vector<at::Tensor>& inputs, const std::string& path,
+                       const OnnxOptions& options) {
+  return export_recorded(function, inputs, options.weights, path, options,
+                         options.input_names.empty() ? numbered("input", inputs.size()) : options.input_names,
+                         options.output_names);
+}
+
+std::vector<OnnxMapping> onnx_mappings() {
+  std::vector<OnnxMapping> result;
+  for (const onnx_export::OperatorMapping& one : onnx_export::all_mappings()) result.push_back({one.aten, one.onnx});
+  return result;
+}
+
+bool onnx_available() { return true; }
+
+}  // namespace bellows

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bellows/export/recorder.h"
+#include "bellows/export/sizes.h"
+
+namespace bellows::export_detail {
+
+/// The same function recorded with several sizes of its inputs. All recordings have the same operators on the same values.
+struct Recordings {
+  std::vector<RecordedCall> calls{};
+  std::vector<std::vector<at::Tensor>> inputs{};  ///< of each call
+  std::vector<Symbol> symbols{};
+  std::vector<std::pair<size_t, size_t>> places{};  ///< for each symbol, the input and the axis that have its size
+  std::vector<std::string> input_names{}, output_names{};
+};
+
+/// An axis that is recorded with several sizes.
+struct VariedAxis {
+  std::string name{};
+  std::vector<std::pair<size_t, size_t>> places{};  ///< inputs and axes
+  std::vector<int64_t> sizes{};  ///< three sizes for recordings; empty: to be chosen
+};
+
+/// Records a function with the sizes of the example inputs, with another size of each axis, and with further sizes of all
+/// axes. Inputs of other sizes repeat the elements of the example.
+/// Throws: c10::ValueError like record_call(), if the function throws for all sizes that were tried, or if the operators
+///         depend on the sizes
+Recordings record_sizes(const Forward& function, const std::vector<at::Tensor>& inputs, std::vector<VariedAxis> axes,
+                        std::span<const Named> named);
+
+}  // namespace bellows::export_detail
