@@ -129,27 +129,6 @@ std::string place_of(const Instruction& one, size_t index) {
   return c10::str("operator ", one.op ? one.op->name : one.kind, " (number ", index + 1, " of the recording)");
 }
 
-/// Expects programs that differ only in numbers.
-void expect_same_operators(const std::vector<RecordedCall>& calls) {
-  const Program& first = calls.front().program;
-  for (const RecordedCall& call : calls) {
-    const Program& other = call.program;
-    TORCH_CHECK_VALUE(other.instructions.size() == first.instructions.size(), "export: the function runs ",
-                      first.instructions.size(), " operators for the first sizes and ", other.instructions.size(),
-                      " for other sizes. Branches on sizes cannot be exported: make this axis fixed.");
-    for (size_t i = 0; i < first.instructions.size(); ++i) {
-      const Instruction &expected = first.instructions[i], &found = other.instructions[i];
-      TORCH_CHECK_VALUE(found.op == expected.op && found.arguments.size() == expected.arguments.size(),
-                        "export: ", place_of(expected, i), " becomes ", found.op->name,
-                        " for other sizes. Branches on sizes cannot be exported: make this axis fixed.");
-      TORCH_CHECK_VALUE(numbers_of(found).size() == numbers_of(expected).size(), "export: ", place_of(expected, i),
-                        " has another number of dims or arguments for other sizes. Make this axis fixed.");
-    }
-    TORCH_CHECK_VALUE(other.values.size() == first.values.size() && other.inputs == first.inputs,
-                      "export: the function uses other tensors for other sizes. Make this axis fixed.");
-  }
-}
-
 /// Expects constants other than integers to be equal.
 void expect_same_constants(const std::vector<RecordedCall>& calls) {
   const auto same = [](const c10::IValue& a, const c10::IValue& b) {
@@ -180,17 +159,28 @@ std::vector<Varied> joined(const std::vector<std::vector<int64_t>>& recordings) 
   return numbers;
 }
 
-/// The numbers of all values, and then those of each instruction, in all recordings.
+void change_results(std::vector<graph::Operand>& results, const Change& change) {
+  for (graph::Operand& result : results) change_geometry(result.geometry, change);
+}
+
+std::vector<int64_t> numbers_of(std::vector<graph::Operand> results) {
+  std::vector<int64_t> numbers;
+  change_results(results, [&](int64_t number) { return numbers.push_back(number), number; });
+  return numbers;
+}
+
+/// The numbers of all values, then those of each instruction, and then those of the results, in all recordings.
 std::vector<std::vector<Varied>> all_numbers(const std::vector<RecordedCall>& calls) {
   std::vector<std::vector<Varied>> all;
-  const auto add = [&](const std::function<std::vector<int64_t>(const Program&)>& part) {
+  const auto add = [&](const std::function<std::vector<int64_t>(const RecordedCall&)>& part) {
     std::vector<std::vector<int64_t>> recordings;
-    for (const RecordedCall& call : calls) recordings.push_back(part(call.program));
+    for (const RecordedCall& call : calls) recordings.push_back(part(call));
     all.push_back(joined(recordings));
   };
-  add([](const Program& program) { return numbers_of_values(program); });
+  add([](const RecordedCall& call) { return numbers_of_values(call.program); });
   for (size_t i = 0; i < calls.front().program.instructions.size(); ++i)
-    add([i](const Program& program) { return numbers_of(program.instructions[i]); });
+    add([i](const RecordedCall& call) { return numbers_of(call.program.instructions[i]); });
+  add([](const RecordedCall& call) { return numbers_of(call.results); });
   return all;
 }
 
@@ -217,6 +207,18 @@ int64_t value_of(const SizeExpression& expression, std::span<const int64_t> size
   return value / divisor - (value % divisor < 0 ? 1 : 0);
 }
 
+/// Makes all results that the program computes its outputs.
+void add_outputs(ProgramTemplate::Instance& of) {
+  for (const graph::Operand& result : of.results) {
+    const auto is_result = [&](const Program::Output& output) { return output.value == result.value; };
+    auto& outputs = of.program.outputs;
+    const auto& inputs = of.program.inputs;
+    if (std::find(inputs.begin(), inputs.end(), result.value) == inputs.end() &&
+        std::none_of(outputs.begin(), outputs.end(), is_result))
+      outputs.push_back({.value = result.value});
+  }
+}
+
 }  // namespace
 
 int64_t SizeFormula::value(std::span<const int64_t> sizes) const {
@@ -225,11 +227,10 @@ int64_t SizeFormula::value(std::span<const int64_t> sizes) const {
   return product;
 }
 
-ProgramTemplate::ProgramTemplate(Program base, std::vector<std::string> symbols, std::vector<Slot> slots)
+ProgramTemplate::ProgramTemplate(Instance base, std::vector<std::string> symbols, std::vector<Slot> slots)
     : base_(std::move(base)), symbols_(std::move(symbols)), slots_(std::move(slots)) {}
 
 ProgramTemplate ProgramTemplate::of(const std::vector<RecordedCall>& calls, const std::vector<Symbol>& symbols) {
-  expect_same_operators(calls);
   expect_same_constants(calls);
   Formulas formulas(symbols);
   add_sizes(calls, formulas);
@@ -239,9 +240,10 @@ ProgramTemplate ProgramTemplate::of(const std::vector<RecordedCall>& calls, cons
   for (const std::vector<Varied>& numbers : all_numbers(calls)) {
     for (const Varied& one : numbers) {
       if (!one.constant()) {
+        const bool in_operator = part > 0 && part <= first.instructions.size();
         auto formula = formulas.of(one);
         TORCH_CHECK_VALUE(
-            formula, "export: ", part == 0 ? "a tensor" : place_of(first.instructions[part - 1], part - 1),
+            formula, "export: ", in_operator ? place_of(first.instructions[part - 1], part - 1) : "a tensor",
             " has a size that is ", at::IntArrayRef(one.values),
             " in the recordings. It is not a product of sums and quotients of the dynamic sizes. Make one "
             "of these axes fixed.");
@@ -254,12 +256,14 @@ ProgramTemplate ProgramTemplate::of(const std::vector<RecordedCall>& calls, cons
   std::vector<std::string> names;
   names.reserve(symbols.size());
   for (const Symbol& symbol : symbols) names.push_back(symbol.name);
-  return {first, std::move(names), std::move(slots)};
+  Instance base{.program = first, .results = calls.front().results};
+  add_outputs(base);
+  return {std::move(base), std::move(names), std::move(slots)};
 }
 
-Program ProgramTemplate::instantiate(std::span<const int64_t> sizes) const {
+ProgramTemplate::Instance ProgramTemplate::instantiate(std::span<const int64_t> sizes) const {
   TORCH_CHECK_VALUE(sizes.size() == symbols_.size(), "expected ", symbols_.size(), " sizes, found ", sizes.size(), ".");
-  Program program = base_;
+  Instance made = base_;
   size_t number = 0;
   auto next = slots_.begin();
   const Change change = [&](int64_t old) {
@@ -269,9 +273,10 @@ Program ProgramTemplate::instantiate(std::span<const int64_t> sizes) const {
                       " are too small: a size in the program would be ", value, ".");
     return value;
   };
-  change_values(program, change);
-  for (Instruction& one : program.instructions) change_instruction(one, change);
-  return program;
+  change_values(made.program, change);
+  for (Instruction& one : made.program.instructions) change_instruction(one, change);
+  change_results(made.results, change);
+  return made;
 }
 
 }  // namespace bellows::export_detail

@@ -1,0 +1,271 @@
+#include <ATen/TensorOperators.h>
+#include <c10/core/GradMode.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "bellows/compile/jit/kernel_compiler.h"
+#include "bellows/compile/jit/stored_kernels.h"
+#include "bellows/core/error.h"
+#include "bellows/core/version.h"
+#include "bellows/export/artifact_file.h"
+#include "bellows/export/program.h"
+#include "bellows/export/program_session.h"
+#include "bellows/export/recordings.h"
+#include "bellows/io/hash.h"
+
+namespace bellows {
+
+namespace {
+
+using compile_detail::KernelCache;
+using compile_detail::KernelCompiler;
+using compile_detail::RememberedKernels;
+using export_detail::ArtifactSection;
+using export_detail::Forward;
+using export_detail::Named;
+using export_detail::ProgramContent;
+using export_detail::ProgramSession;
+using export_detail::ProgramTemplate;
+using export_detail::RecordedCall;
+using export_detail::Recordings;
+using Inputs = std::vector<at::Tensor>;
+
+std::string name_of(const export_detail::InputSource& source, size_t index) {
+  return source.name.empty() ? c10::str("tensor ", index) : source.name;
+}
+
+/// Describes a tensor by its sizes in all recordings.
+template <class TensorOf>
+ProgramTensor described(const std::string& name, const Recordings& recordings, const TensorOf& tensor_of) {
+  const at::Tensor& first = tensor_of(0);
+  ProgramTensor made{.name = name, .dtype = first.scalar_type()};
+  for (int64_t axis = 0; axis < first.dim(); ++axis) {
+    export_detail::Varied size;
+    for (size_t call = 0; call < recordings.calls.size(); ++call) size.values.push_back(tensor_of(call).size(axis));
+    const auto expression = express(size, recordings.symbols);
+    made.sizes.push_back(expression ? expression->text(recordings.symbols) : "?");
+  }
+  return made;
+}
+
+ProgramContent content_of(const Recordings& recordings, const std::optional<c10::ScalarType>& autocast) {
+  ProgramContent content{.program = ProgramTemplate::of(recordings.calls, recordings.symbols),
+                         .places = recordings.places,
+                         .autocast = autocast};
+  const RecordedCall& first = recordings.calls.front();
+  for (size_t i = 0; i < first.sources.size(); ++i) {
+    const export_detail::InputSource& source = first.sources[i];
+    if (source.argument >= 0)
+      content.sources.push_back({.argument = source.argument});
+    else
+      content.sources.push_back({.weight = name_of(source, i), .storage = source.tensor.storage()});
+  }
+  for (size_t i = 0; i < recordings.inputs[0].size(); ++i)
+    content.inputs.push_back(
+        described(recordings.input_names[i], recordings, [&](size_t call) { return recordings.inputs[call][i]; }));
+  for (size_t i = 0; i < first.results.size(); ++i)
+    content.outputs.push_back(described(recordings.output_names[i], recordings,
+                                        [&](size_t call) { return recordings.calls[call].result_tensors[i]; }));
+  return content;
+}
+
+/// The largest accepted difference, relative to the largest value of a result.
+double tolerance_of(const at::Tensor& result, const std::optional<c10::ScalarType>& autocast) {
+  if (autocast || result.scalar_type() == at::kBFloat16 || result.scalar_type() == at::kHalf) return 0.05;
+  return at::isFloatingType(result.scalar_type()) ? 1e-3 : 0;
+}
+
+/// Compares the program with eager code.
+void verify(ProgramSession& session, const Inputs& inputs, const Inputs& expected,
+            const std::optional<c10::ScalarType>& autocast) {
+  const Inputs found = session.run(inputs);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const at::Tensor& wanted = expected[i];
+    const std::string& name = session.content().outputs[i].name;
+    TORCH_CHECK_VALUE(found[i].sizes() == wanted.sizes() && found[i].scalar_type() == wanted.scalar_type(),
+                      "export_program: output \"", name, "\" of the program has sizes ", found[i].sizes(),
+                      ", but the model returns ", wanted.sizes(), ". The sizes of this axis cannot vary.");
+    const at::Tensor exact = wanted.to(at::kDouble);
+    const at::Tensor difference = (found[i].to(at::kDouble) - exact).abs().masked_fill_(found[i].eq(wanted), 0);
+    const at::Tensor both_nan = found[i].isnan().logical_and_(wanted.isnan());
+    const double error = wanted.numel() == 0 ? 0 : difference.masked_fill(both_nan, 0).max().item<double>();
+    const double largest = wanted.numel() == 0 ? 0 : exact.abs().nan_to_num(0, 0, 0).max().item<double>();
+    const double limit = tolerance_of(wanted, autocast) * std::max(largest, 1e-3);
+    TORCH_CHECK_VALUE(error <= limit, "export_program: output \"", name,
+                      "\" of the program differs from the model's by ", error, " for inputs of sizes ",
+                      inputs[0].sizes(), " (accepted: ", limit,
+                      "). The results of the model must depend only on its inputs.");
+  }
+}
+
+/// A call with size 1 of each dynamic axis, which is not recorded. Models that do not accept such sizes are not called.
+void verify_small(ProgramSession& session, const Forward& function, const Recordings& recordings,
+                  const std::optional<c10::ScalarType>& autocast) {
+  for (size_t i = 0; i < recordings.symbols.size(); ++i) {
+    Inputs small = recordings.inputs[0], expected;
+    for (size_t input = 0; input < small.size(); ++input) {
+      const auto& sizes = session.content().inputs[input].sizes;
+      for (size_t axis = 0; axis < sizes.size(); ++axis) {
+        if (sizes[axis] == recordings.symbols[i].name)
+          small[input] = small[input].narrow(static_cast<int64_t>(axis), 0, 1).contiguous();
+      }
+    }
+    try {
+      const c10::NoGradGuard no_gradients;
+      expected = function(small);
+    } catch (const std::exception&) {
+      continue;
+    }
+    verify(session, small, expected, autocast);
+  }
+}
+
+struct Stored {
+  std::vector<std::string> texts;  ///< keeps bytes of sections
+  std::vector<ArtifactSection> sections;
+  uint64_t weights = 0, packed = 0;
+};
+
+io::ByteSpan bytes_of(const c10::Storage& storage) {
+  return {static_cast<const std::byte*>(storage.data()), storage.nbytes()};
+}
+
+void add_weights(const ProgramContent& content, Stored& stored) {
+  for (const ProgramContent::Source& source : content.sources) {
+    if (source.argument >= 0) continue;
+    stored.sections.push_back({.kind = "weight", .name = source.weight, .bytes = bytes_of(source.storage)});
+    stored.weights += source.storage.nbytes();
+  }
+}
+
+void add_packed(const std::map<std::string, at::Tensor>& constants, Stored& stored) {
+  for (const auto& [key, tensor] : constants) {
+    stored.sections.push_back({.kind = "packed", .name = key, .bytes = bytes_of(tensor.storage())});
+    stored.packed += tensor.storage().nbytes();
+  }
+}
+
+void add_kernels(const RememberedKernels& kernels, bool portable, Stored& stored) {
+  const auto libraries = kernels.libraries();
+  const auto compiler = portable && !libraries.empty() ? KernelCompiler::find() : std::nullopt;
+  stored.texts.reserve(2 * libraries.size());
+  const auto add = [&](const char* kind, const std::string& source, std::string library) {
+    stored.texts.push_back(std::move(library));
+    stored.sections.push_back(
+        {.kind = kind, .name = compile_detail::source_name(source), .bytes = io::as_bytes(stored.texts.back())});
+  };
+  for (const auto& [source, library] : libraries) {
+    add("kernel", source, library->content());
+    if (compiler) add("portable kernel", source, compiler->compile(source, {}, KernelCompiler::Target::x86_64_v3));
+  }
+}
+
+ProgramReport report_of(const ProgramContent& content, const Recordings& recordings) {
+  ProgramReport report{.inputs = content.inputs, .outputs = content.outputs};
+  report.operators = static_cast<int64_t>(content.program.base().program.instructions.size());
+  for (const auto& symbol : recordings.symbols) {
+    std::vector<int64_t>& sizes = report.dynamic_axes[symbol.name];
+    for (const int64_t size : symbol.sizes.values) {
+      if (std::find(sizes.begin(), sizes.end(), size) == sizes.end()) sizes.push_back(size);
+    }
+  }
+  return report;
+}
+
+std::string header_of(const ProgramContent& content) {
+  return nlohmann::json{{"bellows", BELLOWS_VERSION},
+                        {"libtorch", TORCH_VERSION},
+                        {"processor", io::hash_hex("xxh3_128", io::as_bytes(compile_detail::processor_text()))},
+                        {"content", nlohmann::json::parse(content.to_json())}}
+      .dump();
+}
+
+ProgramReport export_recorded(const Forward& function, Inputs inputs, std::span<const Named> named,
+                              const std::string& path, const ProgramOptions& options,
+                              std::vector<std::string> input_names, std::vector<std::string> output_names) {
+  for (at::Tensor& input : inputs) {
+    TORCH_CHECK_VALUE(input.defined() && input.device().is_cpu(), "export_program: expected CPU tensors as inputs.");
+    input = input.detach();
+  }
+  constexpr const char* caller = "export_program";
+  export_detail::check_names(input_names, inputs.size(), "inputs", caller);
+  const auto axes = export_detail::varied_axes(inputs, input_names, {options.dynamic_axes, options.sizes, caller});
+  Recordings recordings = export_detail::record_sizes(function, inputs, axes, named);
+  const size_t results = recordings.calls[0].results.size();
+  TORCH_CHECK_VALUE(results > 0, "export_program: the function returns no tensor.");
+  if (output_names.empty()) output_names = export_detail::numbered_names("output", results);
+  export_detail::check_names(output_names, results, "outputs", caller);
+  recordings.input_names = std::move(input_names);
+  recordings.output_names = std::move(output_names);
+
+  const ProgramContent content = content_of(recordings, options.autocast);
+  const auto kernels = std::make_shared<RememberedKernels>(std::make_shared<KernelCache>());
+  const auto constants = std::make_shared<graph::ConstantStore>();
+  ProgramSession session(content, kernels, constants, {});
+  verify(session, recordings.inputs[0], recordings.calls[0].result_tensors, options.autocast);
+  const auto packed = constants->used();  // of the first sizes only: other sizes may need other orders
+  for (size_t i = 1; i < recordings.calls.size(); ++i)
+    verify(session, recordings.inputs[i], recordings.calls[i].result_tensors, options.autocast);
+  verify_small(session, function, recordings, options.autocast);
+
+  Stored stored;
+  add_weights(content, stored);
+  add_packed(packed, stored);
+  add_kernels(*kernels, options.portable, stored);
+  export_detail::write_artifact(path, header_of(content), stored.sections);
+  ProgramReport report = report_of(content, recordings);
+  report.file = path;
+  report.weight_bytes = stored.weights;
+  report.packed_bytes = stored.packed;
+  report.kernels = static_cast<int64_t>(kernels->libraries().size());
+  report.bytes = MappedFile(path).bytes().size();
+  return report;
+}
+
+}  // namespace
+
+ProgramReport export_program(const Model& model, const std::vector<at::Tensor>& inputs, const std::string& path,
+                             const ProgramOptions& options) {
+  const std::vector<ModelInput> declared = model.inputs();
+  TORCH_CHECK_VALUE(!inputs.empty() && inputs.size() <= declared.size(), "export_program: the model ", model.name(),
+                    " has ", declared.size(), " inputs, got ", inputs.size(), " example inputs.");
+  std::vector<std::string> names = options.input_names;
+  for (size_t i = 0; options.input_names.empty() && i < inputs.size(); ++i) names.push_back(declared[i].name);
+  const EvalMode evaluation(model);
+  const NamedTensors tensors = model.state_dict();
+  const Forward forward = [&model](const Inputs& x) { return model.forward_all(x); };
+  return export_recorded(forward, inputs, tensors, path, options, std::move(names),
+                         options.output_names.empty() ? model.outputs() : options.output_names);
+}
+
+ProgramReport export_program(const std::function<Inputs(const Inputs&)>& function, const Inputs& inputs,
+                             const std::string& path, const ProgramOptions& options) {
+  return export_recorded(
+      function, inputs, options.weights, path, options,
+      options.input_names.empty() ? export_detail::numbered_names("input", inputs.size()) : options.input_names,
+      options.output_names);
+}
+
+std::string ProgramReport::to_text() const {
+  std::string text = c10::str(file, ": ", bytes / 1'000'000, " MB (", weight_bytes / 1'000'000, " MB weights, ",
+                              packed_bytes / 1'000'000, " MB packed weights), ", operators, " operators, ", kernels,
+                              " kernel libraries\n");
+  const auto add = [&](const char* what, const std::vector<ProgramTensor>& tensors) {
+    for (const ProgramTensor& tensor : tensors) {
+      text += c10::str(what, tensor.name, ": ", tensor.dtype, " [");
+      for (size_t i = 0; i < tensor.sizes.size(); ++i) text += (i ? ", " : "") + tensor.sizes[i];
+      text += "]\n";
+    }
+  };
+  add("  input  ", inputs);
+  add("  output ", outputs);
+  for (const auto& [name, sizes] : dynamic_axes)
+    text += c10::str("  ", name, " may vary (checked: ", at::IntArrayRef(sizes), ")\n");
+  return text;
+}
+
+}  // namespace bellows
