@@ -177,6 +177,7 @@ struct Arguments {
   EvaluateArguments evaluate;
   PredictArguments predict;
   QuantizeArguments quantize;
+  ExportArguments export_model;
   DistillArguments distill;
   SelectArguments select;
   PackArguments pack;
@@ -201,6 +202,8 @@ std::vector<Verb> add_verbs(CLI::App& app, Arguments& all) {
        [&] { return with_plugins(all.predict.plugins, [&] { return run_predict(all.predict); }); }},
       {add_quantize(app, all.quantize),
        [&] { return with_plugins(all.quantize.plugins, [&] { return run_quantize(all.quantize); }); }},
+      {add_export(app, all.export_model),
+       [&] { return with_plugins(all.export_model.plugins, [&] { return run_export(all.export_model); }); }},
       {add_distill(app, all.distill),
        [&] { return with_plugins(all.distill.plugins, [&] { return run_distill(all.distill); }); }},
       {add_select(app, all.select),

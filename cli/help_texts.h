@@ -122,6 +122,19 @@ Examples:
   bellows evaluate --recipe digits.yaml --weights digits-int8.safetensors
 )";
 
+inline constexpr const char* export_footer =
+    R"(Records the operators of a forward pass with several sizes of the inputs, and writes them as an ONNX graph (opset 17).
+The file is checked by ONNX's checker. Axes that were not varied have a fixed size, and the report lists them.
+
+A model with weights from `bellows quantize` is written with QuantizeLinear and DequantizeLinear nodes.
+docs/export.md lists the operators that can be exported.
+
+Examples:
+  bellows export --run runs/digits --output digits.onnx
+  bellows export --run runs/mails --dynamic 0=batch --dynamic 1=tokens --output mails.onnx
+  bellows export --recipe digits.yaml --weights digits-int8.safetensors --output digits-int8.onnx
+)";
+
 inline constexpr const char* distill_footer =
     R"(Trains a small model, the student, with the outputs of a trained model, the teacher, and with the targets. The training
 uses the teacher's recipe with another model, unless you pass --recipe. Options and --set change it. At the end, a table

@@ -117,6 +117,16 @@ struct QuantizeArguments : TrainedArguments {
   JsonTarget json;
 };
 
+/// Arguments of `bellows export`.
+struct ExportArguments : TrainedArguments {
+  std::string format = "onnx", output;
+  std::vector<std::string> dynamic;  ///< axes that may vary, as "INPUT:AXIS=NAME"
+  std::vector<std::string> sizes;    ///< recorded sizes, as "NAME=A,B,C"
+  int64_t length = 0;                ///< tokens, steps or pixels of the example; 0: the intended size
+  uint64_t external_data_above = 0;  ///< bytes; 0: the default of the library
+  JsonTarget json;
+};
+
 /// Arguments of `bellows distill`.
 struct DistillArguments {
   std::string teacher;                     ///< run folder
@@ -206,6 +216,7 @@ int run_select(const SelectArguments& arguments);
 int run_evaluate(const EvaluateArguments& arguments);
 int run_predict(const PredictArguments& arguments);
 int run_quantize(const QuantizeArguments& arguments);
+int run_export(const ExportArguments& arguments);
 int run_distill(const DistillArguments& arguments);
 int run_pack(const PackArguments& arguments);
 int run_bench_data(const BenchDataArguments& arguments);

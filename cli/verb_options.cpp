@@ -436,6 +436,47 @@ void add_quantization(CLI::App* verb, QuantizeArguments& arguments) {
 
 }  // namespace
 
+CLI::App* add_export(CLI::App& app, ExportArguments& arguments) {
+  CLI::App* verb =
+      app.add_subcommand("export", "Write a trained model as a file for other runtimes")->footer(export_footer);
+  add_trained(verb, arguments);
+  begin_group(verb, "Graph");
+  verb->add_option("--format", arguments.format, "Format of the file: onnx [default: onnx]")
+      ->type_name("FORMAT")
+      ->check(one_of({"onnx"}));
+  verb->add_option("--dynamic", arguments.dynamic,
+                   "Let an axis of the inputs vary, such as 1=tokens or input_ids:1=tokens. You can repeat this option "
+                   "[default: 0=batch]")
+      ->type_name("[INPUT:]AXIS=NAME")
+      ->expected(1, 1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  verb->add_option("--sizes", arguments.sizes,
+                   "Three sizes of a dynamic axis with which the model is recorded, such as height=64,96,128. You can "
+                   "repeat this option [default: sizes near that of the example]")
+      ->type_name("NAME=A,B,C")
+      ->expected(1, 1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  verb->add_option("--length", arguments.length,
+                   "Tokens, time steps, or height and width of images of the example input [default: the model's]")
+      ->type_name("N")
+      ->check(whole_number(1, 1 << 20));
+  verb->add_option("--batch-size", arguments.batch_size, "Number of samples of the example input [default: 2]")
+      ->type_name("N")
+      ->check(whole_number(1, 1 << 20));
+  verb->add_option("--dtype", arguments.dtype,
+                   "Type of the weights: fp32, or bf16 with norm layers in fp32 [default: from the recipe]")
+      ->type_name("fp32|bf16")
+      ->check(CLI::Validator(dtype_problem, ""));
+  begin_group(verb, "Output");
+  verb->add_option("--output", arguments.output, "The file to write")->type_name("FILE");
+  add_size(verb, "--external-data-above", arguments.external_data_above,
+           "Write the weights to a second file, FILE.data, if they are larger than this, such as 500MB [default: 2GB]");
+  add_json(verb, arguments.json);
+  return verb;
+}
+
 CLI::App* add_quantize(CLI::App& app, QuantizeArguments& arguments) {
   CLI::App* verb = app.add_subcommand("quantize", "Make a trained model smaller and faster with integer weights")
                        ->footer(quantize_footer);

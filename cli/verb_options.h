@@ -16,6 +16,7 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments);
 CLI::App* add_plan(CLI::App& app, PlanArguments& arguments);
 CLI::App* add_select(CLI::App& app, SelectArguments& arguments);
 CLI::App* add_quantize(CLI::App& app, QuantizeArguments& arguments);
+CLI::App* add_export(CLI::App& app, ExportArguments& arguments);
 CLI::App* add_distill(CLI::App& app, DistillArguments& arguments);
 CLI::App* add_evaluate(CLI::App& app, EvaluateArguments& arguments);
 CLI::App* add_predict(CLI::App& app, PredictArguments& arguments);

@@ -35,13 +35,21 @@ ActivationParameters parameters_of(Call& call, size_t scale, size_t zero_point, 
 
 void quantize(Call& call) {
   const ActivationParameters parameters = parameters_of(call, 1, 2, call.result_dtype());
-  call.result(call.node("QuantizeLinear", {call.tensor(0, c10::kFloat), parameters.scale, parameters.zero_point},
-                        parameters.attributes));
+  VariedSizes sizes;
+  const std::string rows = call.dtype(0) == c10::kFloat ? call.translation().read_rows(call.operand(0), sizes) : "";
+  const std::string x = rows.empty() ? call.tensor(0, c10::kFloat) : rows;
+  const std::string y = call.node("QuantizeLinear", {x, parameters.scale, parameters.zero_point}, parameters.attributes);
+  if (rows.empty())
+    call.result(y);
+  else
+    call.translation().write_rows(call.result_operand(), y, sizes);
 }
 
-std::string dequantized(Call& call) {
+/// Params: x – the integers; empty: those of the first argument
+std::string dequantized(Call& call, const std::string& x = {}) {
   const ActivationParameters parameters = parameters_of(call, 1, 2, call.dtype(0));
-  return call.node("DequantizeLinear", {call.tensor(0), parameters.scale, parameters.zero_point}, parameters.attributes);
+  return call.node("DequantizeLinear", {x.empty() ? call.tensor(0) : x, parameters.scale, parameters.zero_point},
+                   parameters.attributes);
 }
 
 void dequantize(Call& call) { call.result(dequantized(call)); }
@@ -54,9 +62,13 @@ std::string dequantized_weight(Call& call) {
 
 void quantized_linear(Call& call) {
   const std::string weight = call.node("Transpose", {dequantized_weight(call)}, {{"perm", std::vector<int64_t>{1, 0}}});
-  std::string y = call.node("MatMul", {dequantized(call), weight});
+  VariedSizes sizes;
+  const std::string rows = call.translation().read_rows(call.operand(0), sizes);
+  std::string y = call.node("MatMul", {dequantized(call, rows), weight});
   if (call.has(5)) y = call.node("Add", {y, call.tensor(5, c10::kFloat)});
-  call.result(y);
+  if (rows.empty()) return call.result(y);
+  sizes.back() = call.sizes(3)[0];
+  call.translation().write_rows(call.result_operand(), y, sizes);
 }
 
 void quantized_convolution(Call& call) {

@@ -1,0 +1,130 @@
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bellows/core/error.h"
+#include "bellows/core/log.h"
+#include "bellows/export/onnx.h"
+#include "bellows/models/registry.h"
+#include "bellows/train/inference/trained_model.h"
+#include "cli/interrupt.h"
+#include "cli/json_text.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "cli/trained_options.h"
+
+namespace bellows::cli {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+int64_t whole(const std::string& text, const std::string& option) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty() || value < 0)
+    throw UsageError(option + ": expected a whole number, got \"" + text + "\".");
+  return value;
+}
+
+/// Splits "a=b" at the last equals sign.
+std::pair<std::string, std::string> split(const std::string& text, char at, const std::string& option,
+                                          const std::string& expected) {
+  const size_t position = text.rfind(at);
+  if (position == std::string::npos || position == 0 || position + 1 == text.size())
+    throw UsageError(option + ": expected " + expected + ", got \"" + text + "\".");
+  return {text.substr(0, position), text.substr(position + 1)};
+}
+
+/// "ids:1=tokens" names axis 1 of the input "ids"; "1=tokens" names axis 1 of all inputs that have one.
+DynamicAxes axes_of(const std::vector<std::string>& texts, const Model& model, const std::vector<at::Tensor>& inputs) {
+  DynamicAxes axes;
+  for (const std::string& text : texts) {
+    const auto [place, name] = split(text, '=', "--dynamic", "AXIS=NAME or INPUT:AXIS=NAME");
+    const size_t colon = place.rfind(':');
+    const int64_t axis = whole(colon == std::string::npos ? place : place.substr(colon + 1), "--dynamic");
+    if (colon != std::string::npos) {
+      axes[place.substr(0, colon)][axis] = name;
+      continue;
+    }
+    const auto all = model.inputs();
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (axis < inputs[i].dim()) axes[all[i].name][axis] = name;
+    }
+  }
+  return axes;
+}
+
+std::map<std::string, std::vector<int64_t>> sizes_of(const std::vector<std::string>& texts) {
+  std::map<std::string, std::vector<int64_t>> result;
+  for (const std::string& text : texts) {
+    auto [name, numbers] = split(text, '=', "--sizes", "NAME=A,B,C");
+    for (size_t comma = 0; comma != std::string::npos; numbers.erase(0, comma + 1)) {
+      comma = numbers.find(',');
+      result[name].push_back(whole(numbers.substr(0, comma), "--sizes"));
+      if (comma == std::string::npos) break;
+    }
+  }
+  return result;
+}
+
+/// The example inputs, in the sizes of the data.
+std::vector<at::Tensor> example_of(const train::TrainedModel& trained, const ExportArguments& arguments) {
+  constexpr int64_t example_batch = 2;
+  models::ModelEntry entry = trained.job.model;
+  const int64_t width = trained.job.input_width(), most = trained.job.max_length();
+  if (width > 0) entry.input_shape[0] = width;
+  int64_t length = arguments.length;
+  if (length == 0 && entry.input == models::InputKind::image) length = trained.job.recipe.image_size;
+  if (length == 0 && entry.input == models::InputKind::tokens && most > 0) length = std::min<int64_t>(most, 64);
+  return models::example_inputs(entry, arguments.batch_size > 0 ? arguments.batch_size : example_batch, length);
+}
+
+ordered_json tensors_json(const std::vector<OnnxReport::Tensor>& tensors) {
+  ordered_json result = ordered_json::array();
+  for (const OnnxReport::Tensor& one : tensors)
+    result.push_back({{"name", one.name}, {"dtype", one.dtype}, {"shape", one.shape}});
+  return result;
+}
+
+ordered_json report_json(const OnnxReport& report) {
+  ordered_json fixed = ordered_json::array();
+  for (const OnnxReport::FixedAxis& axis : report.fixed_axes)
+    fixed.push_back({{"input", axis.input}, {"axis", axis.axis}, {"size", axis.size}});
+  return {{"file", report.file},
+          {"bytes", report.bytes},
+          {"data_file", report.data_file},
+          {"data_bytes", report.data_bytes},
+          {"opset", report.opset},
+          {"inputs", tensors_json(report.inputs)},
+          {"outputs", tensors_json(report.outputs)},
+          {"dynamic_axes", report.dynamic_axes},
+          {"fixed_axes", std::move(fixed)},
+          {"operators", report.operators},
+          {"initializers", report.initializers}};
+}
+
+}  // namespace
+
+int run_export(const ExportArguments& arguments) {
+  if (arguments.output.empty()) throw UsageError("expected --output FILE, the name of the file to write.");
+  check_output_file(arguments.json);
+  check_output_file(arguments.output);
+  const train::Recipe recipe = trained_recipe(arguments);
+  const Interrupt interrupt("nothing is saved");
+  const train::TrainedModel trained = load_trained_model(arguments, recipe);
+  const std::vector<at::Tensor> inputs = example_of(trained, arguments);
+  OnnxOptions options{.sizes = sizes_of(arguments.sizes)};
+  if (!arguments.dynamic.empty()) options.dynamic_axes = axes_of(arguments.dynamic, trained.model, inputs);
+  if (arguments.external_data_above > 0) options.external_data_above = arguments.external_data_above;
+  log_info("Recording ", trained.model.name(), " with several sizes of its inputs");
+  const OnnxReport report = export_onnx(trained.model, inputs, arguments.output, options);
+  if (arguments.json != "-") Terminal().print(report.to_text());
+  write_json(arguments.json, json_text(report_json(report)));
+  return exit_done;
+}
+
+}  // namespace bellows::cli
