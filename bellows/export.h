@@ -2,3 +2,4 @@
 
 // Includes the component export: files for other runtimes.
 #include "bellows/export/onnx.h"
+#include "bellows/export/program.h"

@@ -176,11 +176,10 @@ ProgramReport report_of(const ProgramContent& content, const Recordings& recordi
   return report;
 }
 
-std::string header_of(const ProgramContent& content) {
+std::string header_of() {
   return nlohmann::json{{"bellows", BELLOWS_VERSION},
                         {"libtorch", TORCH_VERSION},
-                        {"processor", io::hash_hex("xxh3_128", io::as_bytes(compile_detail::processor_text()))},
-                        {"content", nlohmann::json::parse(content.to_json())}}
+                        {"processor", io::hash_hex("xxh3_128", io::as_bytes(compile_detail::processor_text()))}}
       .dump();
 }
 
@@ -213,10 +212,13 @@ ProgramReport export_recorded(const Forward& function, Inputs inputs, std::span<
   verify_small(session, function, recordings, options.autocast);
 
   Stored stored;
+  const ProgramContent::Json json = content.to_json();
+  stored.sections = {{.kind = "program", .name = "operators", .bytes = io::as_bytes(json.operators)},
+                     {.kind = "program", .name = "rest", .bytes = io::as_bytes(json.rest)}};
   add_weights(content, stored);
   add_packed(packed, stored);
   add_kernels(*kernels, options.portable, stored);
-  export_detail::write_artifact(path, header_of(content), stored.sections);
+  export_detail::write_artifact(path, header_of(), stored.sections);
   ProgramReport report = report_of(content, recordings);
   report.file = path;
   report.weight_bytes = stored.weights;

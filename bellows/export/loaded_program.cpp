@@ -109,7 +109,7 @@ class LoadedProgram::Impl {
     if (same_processor) add_packed(*constants);
     try {
       const auto storage_of = [&](const std::string& name) { return storage_over(file_, weights_.at(name)->bytes); };
-      ProgramContent content = ProgramContent::from_json(header.at("content").dump(), storage_of);
+      ProgramContent content = ProgramContent::from_json({text("operators"), text("rest")}, storage_of);
       const auto check = [this](const std::string& name) { file_->check(*weights_.at(name)); };
       session_ =
           std::make_unique<ProgramSession>(std::move(content), kernels_of(*file_, same_processor), constants, check);
@@ -121,6 +121,15 @@ class LoadedProgram::Impl {
   ProgramSession& session() { return *session_; }
 
  private:
+  std::string text(std::string_view name) const {
+    for (const ArtifactSection& section : file_->sections()) {
+      if (section.kind != "program" || section.name != name) continue;
+      file_->check(section);
+      return std::string(io::as_text(section.bytes));
+    }
+    TORCH_CHECK_VALUE(false, "the file has no part `", name, "`.");
+  }
+
   void add_packed(graph::ConstantStore& constants) const {
     for (const ArtifactSection& section : file_->sections()) {
       if (section.kind != "packed") continue;

@@ -76,28 +76,27 @@ graph::Program with_results(const ProgramTemplate::Instance& base) {
 
 }  // namespace
 
-std::string ProgramContent::to_json() const {
-  Json sources_json = Json::array(), slots = Json::array();
+ProgramContent::Json ProgramContent::to_json() const {
+  auto sources_json = nlohmann::json::array(), slots = nlohmann::json::array();
   for (const Source& source : sources)
-    sources_json.push_back(source.argument >= 0 ? Json(source.argument) : Json(source.weight));
+    sources_json.push_back(source.argument >= 0 ? nlohmann::json(source.argument) : nlohmann::json(source.weight));
   for (const ProgramTemplate::Slot& slot : program.slots()) slots.push_back(json_of(slot));
-  return Json{{"program", Json::parse(graph::program_to_json(with_results(program.base())))},
-              {"results", program.base().results.size()},
-              {"symbols", program.symbols()},
-              {"slots", slots},
-              {"sources", sources_json},
-              {"inputs", json_of(inputs)},
-              {"outputs", json_of(outputs)},
-              {"places", places},
-              {"autocast", autocast ? Json(c10::toString(*autocast)) : Json()}}
-      .dump();
+  const nlohmann::json rest{{"results", program.base().results.size()},
+                            {"symbols", program.symbols()},
+                            {"slots", slots},
+                            {"sources", sources_json},
+                            {"inputs", json_of(inputs)},
+                            {"outputs", json_of(outputs)},
+                            {"places", places},
+                            {"autocast", autocast ? nlohmann::json(c10::toString(*autocast)) : nlohmann::json()}};
+  return {.operators = graph::program_to_json(with_results(program.base())), .rest = rest.dump()};
 }
 
-ProgramContent ProgramContent::from_json(const std::string& text,
+ProgramContent ProgramContent::from_json(const Json& texts,
                                          const std::function<c10::Storage(const std::string& weight)>& storage_of) {
-  const Json json = Json::parse(text);
+  const auto json = nlohmann::json::parse(texts.rest);
   ProgramContent content;
-  ProgramTemplate::Instance base{.program = graph::program_from_json(json.at("program").dump())};
+  ProgramTemplate::Instance base{.program = graph::program_from_json(texts.operators)};
   const auto results = json.at("results").get<size_t>();
   auto& values = base.program.values;
   TORCH_CHECK_VALUE(results <= values.size(), "results are missing");
@@ -106,7 +105,7 @@ ProgramContent ProgramContent::from_json(const std::string& text,
   values.resize(values.size() - results);
   const auto symbols = json.at("symbols").get<std::vector<std::string>>();
   std::vector<ProgramTemplate::Slot> slots;
-  for (const Json& slot : json.at("slots")) slots.push_back(slot_of(slot, symbols.size()));
+  for (const nlohmann::json& slot : json.at("slots")) slots.push_back(slot_of(slot, symbols.size()));
   content.inputs = tensors_of(json.at("inputs"));
   content.outputs = tensors_of(json.at("outputs"));
   content.places = json.at("places").get<decltype(content.places)>();
@@ -116,7 +115,7 @@ ProgramContent ProgramContent::from_json(const std::string& text,
   for (const auto& [input, axis] : content.places)
     TORCH_CHECK_VALUE(input < content.inputs.size() && axis < content.inputs[input].sizes.size(),
                       "a dynamic axis does not exist");
-  for (const Json& source : json.at("sources")) {
+  for (const nlohmann::json& source : json.at("sources")) {
     if (source.is_number()) {
       content.sources.push_back({.argument = source});
       TORCH_CHECK_VALUE(content.sources.back().argument >= 0 &&

@@ -32,11 +32,14 @@ struct ProgramContent {
   std::vector<std::pair<size_t, size_t>> places{};
   std::optional<c10::ScalarType> autocast{};
 
-  /// Returns the content as JSON, without the data of weights.
-  std::string to_json() const;
+  /// The content as two texts of JSON, without the data of weights.
+  struct Json {
+    std::string operators{}, rest{};
+  };
+  Json to_json() const;
   /// Params: storage_of – returns the storage of a weight
-  /// Throws: c10::ValueError if the JSON is not from to_json()
-  static ProgramContent from_json(const std::string& text,
+  /// Throws: c10::ValueError or an exception of the JSON library if the JSON is not from to_json()
+  static ProgramContent from_json(const Json& json,
                                   const std::function<c10::Storage(const std::string& weight)>& storage_of);
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "bellows/graph/passes/constant_store.h"
 #include "bellows/graph/passes/known_values.h"
 #include "bellows/graph/passes/passes.h"
 
@@ -89,24 +90,39 @@ class BatchNormFolder {
     return false;
   }
 
+  /// Params: from – weight and bias of the product; weight, bias, mean and variance of the norm
+  static std::vector<at::Tensor> folded_weights(const std::vector<at::Tensor>& from, int64_t dim, double eps) {
+    const at::Tensor& w = from[0];
+    at::Tensor scale = at::rsqrt(from[5] + eps);
+    if (from[2].defined()) scale = scale * from[2];
+    std::vector<int64_t> along(w.dim(), 1);
+    along[dim] = w.size(dim);
+    const at::Tensor scaled = at::empty_strided(w.sizes(), w.strides(), w.options());
+    scaled.copy_(w * scale.view(along));
+    at::Tensor bias = (from[1].defined() ? from[1] - from[4] : -from[4]) * scale;
+    if (from[3].defined()) bias = bias + from[3];
+    return {scaled, bias.to(w.scalar_type()).contiguous()};
+  }
+
   void put_weights(Instruction& product, const Product& where, const Instruction& norm) {
     const c10::InferenceMode plain(false);
     const at::NoGradGuard no_grad;
     Operand& weight = product.arguments[where.weight].operands[0];
-    const at::Tensor w = known_[weight];
-    at::Tensor scale = at::rsqrt(known_[operand(norm, 4)] + norm.arguments[6].constant.toDouble());
-    if (const at::Tensor factor = known_[operand(norm, 1)]; factor.defined()) scale = scale * factor;
-    std::vector<int64_t> along(w.dim(), 1);
-    along[where.dim] = w.size(where.dim);
-    const at::Tensor scaled = at::empty_strided(w.sizes(), w.strides(), w.options());
-    scaled.copy_(w * scale.view(along));
-    at::Tensor bias = known_[operand(product, where.bias)];
-    bias = (bias.defined() ? bias - known_[operand(norm, 3)] : -known_[operand(norm, 3)]) * scale;
-    if (const at::Tensor shift = known_[operand(norm, 2)]; shift.defined()) bias = bias + shift;
+    const std::vector<at::Tensor> from = {known_[weight],           known_[operand(product, where.bias)],
+                                          known_[operand(norm, 1)], known_[operand(norm, 2)],
+                                          known_[operand(norm, 3)], known_[operand(norm, 4)]};
+    const double eps = norm.arguments[6].constant.toDouble();
+    Geometry of_weight = Geometry::of(from[0]), of_bias = of_weight;
+    of_weight.offset = 0;
+    of_bias.sizes = {from[0].size(where.dim)};
+    of_bias.strides = {1};
+    of_bias.offset = 0;
+    const Geometry made[] = {of_weight, of_bias};
+    const std::string what = c10::str("batch norm ", where.dim, " ", eps);
+    const auto folded = stored_or_computed(what, from, made, [&] { return folded_weights(from, where.dim, eps); });
     const auto keys = weight.geometry.keys;
-    weight = known_.add(scaled, keys);
-    product.arguments[where.bias] = {.kind = OperatorFacts::Kind::tensor,
-                                     .operands = {known_.add(bias.to(w.scalar_type()).contiguous(), keys)}};
+    weight = known_.add(folded[0], keys);
+    product.arguments[where.bias] = {.kind = OperatorFacts::Kind::tensor, .operands = {known_.add(folded[1], keys)}};
   }
 
   Program& program_;

@@ -7,8 +7,6 @@ namespace bellows::graph {
 
 namespace {
 
-constexpr size_t smallest_stored = 4096;  ///< in bytes; smaller constants are computed quickly
-
 thread_local ConstantStore* current = nullptr;
 
 size_t bytes_of(const at::Tensor& tensor) {
@@ -44,7 +42,7 @@ std::vector<at::Tensor> ConstantStore::results_of(const std::string& identity, s
   }
   if (results.size() < bytes.size()) results = compute();
   for (size_t i = 0; i < results.size(); ++i) {
-    if (bytes_of(results[i]) < smallest_stored) continue;
+    if (!results[i].defined()) continue;
     const std::string own_key = c10::str(key, ".", i);
     names_[results[i].storage().data()] = own_key;
     known_[own_key] = used_[own_key] = results[i];
@@ -64,6 +62,28 @@ std::vector<at::Tensor> stored_or_computed(const std::string& identity, std::spa
                                            std::span<const size_t> bytes,
                                            const std::function<std::vector<at::Tensor>()>& compute) {
   return current ? current->results_of(identity, operands, bytes, compute) : compute();
+}
+
+std::vector<at::Tensor> stored_or_computed(const std::string& what, std::span<const at::Tensor> from,
+                                           std::span<const Geometry> made,
+                                           const std::function<std::vector<at::Tensor>()>& compute) {
+  std::string identity = what;
+  std::vector<c10::Storage> operands;
+  for (const at::Tensor& tensor : from) {
+    identity += tensor.defined() ? " " + text_of(Geometry::of(tensor)) : " none";
+    if (tensor.defined()) operands.push_back(tensor.storage());
+  }
+  std::vector<size_t> bytes;
+  for (const Geometry& one : made) bytes.push_back(one.reach());
+  std::vector<at::Tensor> results = stored_or_computed(identity, operands, bytes, compute);
+  for (size_t i = 0; i < made.size(); ++i) {
+    if (results[i].scalar_type() != made[i].dtype.toScalarType()) results[i] = made[i].over(results[i].storage());
+  }
+  return results;
+}
+
+std::string text_of(const Geometry& geometry) {
+  return c10::str(at::IntArrayRef(geometry.sizes), at::IntArrayRef(geometry.strides), geometry.offset, geometry.dtype);
 }
 
 }  // namespace bellows::graph

@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "bellows/graph/recording/geometry.h"
+
 namespace bellows::graph {
 
 /// Constants that passes compute in advance, such as packed weights, so that they can be saved and need not be computed
@@ -58,5 +60,16 @@ class ConstantStoreScope {
 std::vector<at::Tensor> stored_or_computed(const std::string& identity, std::span<const c10::Storage> operands,
                                            std::span<const size_t> bytes,
                                            const std::function<std::vector<at::Tensor>()>& compute);
+
+/// The same for tensors.
+/// Params: what – determines what is computed from the values of `from`, together with their sizes
+///         from – may contain undefined tensors
+///         made – geometries of the results, whose dtype must not be uint8
+std::vector<at::Tensor> stored_or_computed(const std::string& what, std::span<const at::Tensor> from,
+                                           std::span<const Geometry> made,
+                                           const std::function<std::vector<at::Tensor>()>& compute);
+
+/// Returns sizes, strides, offset and dtype as a text.
+std::string text_of(const Geometry& geometry);
 
 }  // namespace bellows::graph

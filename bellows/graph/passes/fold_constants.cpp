@@ -92,10 +92,7 @@ class ConstantFolder {
     std::string text = one.op->name;
     for (const auto& argument : one.arguments) {
       if (!argument.is_tensors()) text += c10::str(" ", argument.constant);
-      for (const Operand& operand : argument.operands) {
-        const Geometry& seen = operand.geometry;
-        text += c10::str(" ", at::IntArrayRef(seen.sizes), at::IntArrayRef(seen.strides), seen.offset, seen.dtype);
-      }
+      for (const Operand& operand : argument.operands) text += " " + text_of(operand.geometry);
     }
     return text;
   }

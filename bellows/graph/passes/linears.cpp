@@ -7,6 +7,7 @@
 #include <map>
 #include <sstream>
 
+#include "bellows/graph/passes/constant_store.h"
 #include "bellows/graph/passes/known_values.h"
 #include "bellows/graph/passes/passes.h"
 
@@ -82,6 +83,15 @@ class LinearJoiner {
     return c10::str(one.op->name, " ", one.state, " ", biased, " ", input.value, " ", input.geometry.text());
   }
 
+  static at::Tensor joined_rows(const std::vector<at::Tensor>& parts) {
+    Geometry made = Geometry::of(parts[0]);
+    made.sizes[0] = 0;
+    for (const at::Tensor& part : parts) made.sizes[0] += part.size(0);
+    made.strides = row_major(made).strides;
+    made.offset = 0;
+    return stored_or_computed("cat", parts, {&made, 1}, [&] { return std::vector{at::cat(parts)}; })[0];
+  }
+
   bool join(const std::vector<int>& linears) {
     const c10::InferenceMode plain(false);
     const at::NoGradGuard no_grad;
@@ -98,7 +108,7 @@ class LinearJoiner {
     }
     Instruction& all = program_.instructions[linears[0]];
     Operand& weight = all.arguments[where.weight].operands[0];
-    Operand joined = known_.add(at::cat(weights), weight.geometry.keys);
+    Operand joined = known_.add(joined_rows(weights), weight.geometry.keys);
     if (where.transposed) {
       std::swap(joined.geometry.sizes[0], joined.geometry.sizes[1]);
       std::swap(joined.geometry.strides[0], joined.geometry.strides[1]);
@@ -106,7 +116,7 @@ class LinearJoiner {
     weight = joined;
     if (!biases.empty() && biases[0].defined()) {
       Operand& bias = all.arguments[where.bias].operands[0];
-      bias = known_.add(at::cat(biases), bias.geometry.keys);
+      bias = known_.add(joined_rows(biases), bias.geometry.keys);
     }
     give_results(linears, columns);
     return true;
