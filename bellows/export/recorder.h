@@ -20,6 +20,7 @@ struct InputSource {
   at::Tensor tensor{};  ///< the tensor. For a tensor of the function's own, a copy of its values before the first use,
                         ///< unless it is one of the tensors that keep their values
   std::string name{};   ///< name of the parameter or buffer; empty for other tensors
+  bool uninitialized = false;  ///< memory that the function allocates, and writes before it reads it
 };
 
 /// One call of a function as a program without any optimization.

@@ -1,5 +1,6 @@
 #include "bellows/export/onnx/call.h"
 
+#include <cmath>
 #include <utility>
 
 namespace bellows::onnx_export {
@@ -107,6 +108,17 @@ double Call::number(size_t index) const {
                "inputs", "Compute it with operators on tensors, or do not let the axis vary.");
   }
   return value(0);
+}
+
+std::string Call::number_tensor(size_t index, c10::ScalarType dtype) {
+  Varied whole;
+  bool is_whole = true;
+  for (size_t i = 0; i < translation_.count(); ++i) {
+    const double value = argument(index, i).constant.toScalar().toDouble();
+    is_whole = is_whole && value == std::floor(value) && std::abs(value) < 1e15;
+    whole.values.push_back(is_whole ? static_cast<int64_t>(value) : 0);
+  }
+  return is_whole && !whole.constant() ? translation_.scalar_of(whole, dtype) : constant(number(index), dtype);
 }
 
 bool Call::flag(size_t index) const { return argument(index).constant.isBool() && argument(index).constant.toBool(); }

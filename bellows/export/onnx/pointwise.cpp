@@ -19,7 +19,7 @@ void unary(Call& call) { call.result(call.node(call.onnx(), {call.tensor(0, call
 std::string second(Call& call, ScalarType dtype, size_t argument = 1) {
   const bool is_number = call.name().find(".Scalar") != std::string::npos ||
                          call.name().find("_Scalar") != std::string::npos;
-  return is_number ? call.constant(call.number(argument), dtype) : call.tensor(argument, dtype);
+  return is_number ? call.number_tensor(argument, dtype) : call.tensor(argument, dtype);
 }
 
 /// An operator with a factor of the second operand: add and sub.

@@ -283,7 +283,9 @@ Translation::Value Translation::load(ValueId id, size_t input) {
     return value;
   }
   for (Geometry& one : value.geometry) one = graph::detail::row_major(one);
-  if (from.name.empty()) {
+  if (from.uninitialized) {
+    value.name = builder_.node("Expand", {number(0, value.dtype), shape(sizes_of(value.geometry))});
+  } else if (from.name.empty()) {
     value.name = load_constant(tensors);
   } else {
     value.name = builder_.initializer(from.name, data_of(from.tensor, stored_type(value.dtype)));
