@@ -54,7 +54,8 @@ class RecordingTap : public tap::OpTap {
     const graph::OperatorFacts& facts = recorder.begun().op();
     const auto arguments = op.arguments(stack);
     for (size_t i = 0; i < arguments.size(); ++i) {
-      const bool written = std::find(facts.writes.begin(), facts.writes.end(), static_cast<int>(i)) != facts.writes.end();
+      const bool written =
+          std::find(facts.writes.begin(), facts.writes.end(), static_cast<int>(i)) != facts.writes.end();
       graph::detail::for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { note_outer(tensor, op, written); });
     }
     check_host_read(op, facts);
@@ -205,8 +206,8 @@ class RecordingTap : public tap::OpTap {
 
 }  // namespace
 
-RecordedCall record_call(const Forward& function, const std::vector<at::Tensor>& inputs,
-                         std::span<const Named> named, bool sites) {
+RecordedCall record_call(const Forward& function, const std::vector<at::Tensor>& inputs, std::span<const Named> named,
+                         bool sites) {
   const quant::InferenceGuard inference;
   const ExportingGuard exporting;
   const auto recording = std::make_shared<RecordingTap>(named, sites);

@@ -45,7 +45,8 @@ TEST(OnnxErrors, OptionsAreChecked) {
               ThrowsMessage<c10::ValueError>(HasSubstr("three different sizes")));
   EXPECT_THAT(refused(identity, {.sizes = {{"bach", {2, 3, 4}}}}),
               ThrowsMessage<c10::ValueError>(HasSubstr("Did you mean \"batch\"?")));
-  EXPECT_THAT(refused(identity, {.output_names = {"a", "b"}}), ThrowsMessage<c10::ValueError>(HasSubstr("1 names of outputs")));
+  EXPECT_THAT(refused(identity, {.output_names = {"a", "b"}}),
+              ThrowsMessage<c10::ValueError>(HasSubstr("1 names of outputs")));
   EXPECT_THAT(refused(identity, {.opset = 9}), ThrowsMessage<c10::ValueError>(HasSubstr("opset")));
 }
 
@@ -54,7 +55,8 @@ TEST(OnnxErrors, AFunctionThatAcceptsOneSizeOnly) {
     TORCH_CHECK_VALUE(x[0].size(0) == 2, "only two samples");
     return std::vector<at::Tensor>{x[0] + 1};
   };
-  EXPECT_THAT(refused(function), ThrowsMessage<c10::ValueError>(AllOf(HasSubstr("only two samples"), HasSubstr("dynamic_axes"))));
+  EXPECT_THAT(refused(function),
+              ThrowsMessage<c10::ValueError>(AllOf(HasSubstr("only two samples"), HasSubstr("dynamic_axes"))));
 }
 
 TEST(OnnxErrors, RandomOperatorsHaveNoMapping) {

@@ -39,7 +39,8 @@ TEST_P(OnnxModels, IsValidAndDynamic) {
   EXPECT_FALSE(report.operators.empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, OnnxModels, ::testing::Values("mlp", "digits_resnet", "tabular_mlp", "bert-20m", "encoder_decoder"));
+INSTANTIATE_TEST_SUITE_P(All, OnnxModels,
+                         ::testing::Values("mlp", "digits_resnet", "tabular_mlp", "bert-20m", "encoder_decoder"));
 
 }  // namespace
 }  // namespace bellows

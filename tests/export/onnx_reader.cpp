@@ -37,7 +37,8 @@ OnnxFile::Initializer initializer_of(const onnx::TensorProto& proto, const std::
     if (entry.key() == "offset") result.offset = std::stoull(entry.value());
     if (entry.key() == "length") result.length = std::stoull(entry.value());
   }
-  result.bytes = result.external ? read(folder + "/" + result.location, result.offset, result.length) : proto.raw_data();
+  result.bytes =
+      result.external ? read(folder + "/" + result.location, result.offset, result.length) : proto.raw_data();
   return result;
 }
 
@@ -58,7 +59,9 @@ OnnxFile read_onnx(const std::string& path) {
   for (const auto& one : model.graph().input()) file.inputs.push_back(value_of(one));
   for (const auto& one : model.graph().output()) file.outputs.push_back(value_of(one));
   for (const auto& one : model.graph().node())
-    file.nodes.push_back({one.op_type(), one.name(), {one.input().begin(), one.input().end()},
+    file.nodes.push_back({one.op_type(),
+                          one.name(),
+                          {one.input().begin(), one.input().end()},
                           {one.output().begin(), one.output().end()}});
   const std::string folder = std::filesystem::path(path).parent_path().string();
   for (const auto& one : model.graph().initializer()) file.initializers[one.name()] = initializer_of(one, folder);

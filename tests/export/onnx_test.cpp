@@ -36,9 +36,7 @@ struct Net : torch::nn::Module {
     norm = register_module("norm", torch::nn::BatchNorm2d(4));
     head = register_module("head", torch::nn::Linear(4, 5));
   }
-  at::Tensor forward(const at::Tensor& x) {
-    return head(norm(conv(x)).relu_().mean({2, 3}));
-  }
+  at::Tensor forward(const at::Tensor& x) { return head(norm(conv(x)).relu_().mean({2, 3})); }
   torch::nn::Conv2d conv{nullptr};
   torch::nn::BatchNorm2d norm{nullptr};
   torch::nn::Linear head{nullptr};
@@ -74,10 +72,11 @@ TEST_F(Onnx, TheDefaultAxisIsTheBatch) {
 }
 
 TEST_F(Onnx, NamesAndAxesAreThoseOfTheUser) {
-  const OnnxReport report = export_onnx(Model::of(std::make_shared<Net>()), {torch::randn({2, 3, 8, 8})}, path(),
-                                        {.input_names = {"image"},
-                                         .output_names = {"logits"},
-                                         .dynamic_axes = DynamicAxes{{"image", {{0, "n"}, {2, "height"}, {3, "width"}}}}});
+  const OnnxReport report =
+      export_onnx(Model::of(std::make_shared<Net>()), {torch::randn({2, 3, 8, 8})}, path(),
+                  {.input_names = {"image"},
+                   .output_names = {"logits"},
+                   .dynamic_axes = DynamicAxes{{"image", {{0, "n"}, {2, "height"}, {3, "width"}}}}});
   const OnnxFile file = read_onnx(path());
   EXPECT_EQ(file.inputs[0].name, "image");
   EXPECT_THAT(file.inputs[0].shape, ElementsAre("n", "3", "height", "width"));
@@ -86,7 +85,8 @@ TEST_F(Onnx, NamesAndAxesAreThoseOfTheUser) {
 }
 
 TEST_F(Onnx, NoAxisVariesWithAnEmptyMap) {
-  export_onnx(Model::of(std::make_shared<Net>()), {torch::randn({1, 3, 8, 8})}, path(), {.dynamic_axes = DynamicAxes{}});
+  export_onnx(Model::of(std::make_shared<Net>()), {torch::randn({1, 3, 8, 8})}, path(),
+              {.dynamic_axes = DynamicAxes{}});
   EXPECT_THAT(read_onnx(path()).inputs[0].shape, ElementsAre("1", "3", "8", "8"));
 }
 

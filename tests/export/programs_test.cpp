@@ -65,8 +65,8 @@ class RandomProgram {
         return at::matmul(at::softmax(at::matmul(x, y.transpose(1, 2)), -1), x);
       case 6: {
         const auto heads = [&](const at::Tensor& t) { return t.view({batch, length, 2, width / 2}).transpose(1, 2); };
-        return at::scaled_dot_product_attention(heads(x.contiguous()), heads(y.contiguous()), heads(x.contiguous()), {}, 0,
-                                                true)
+        return at::scaled_dot_product_attention(heads(x.contiguous()), heads(y.contiguous()), heads(x.contiguous()), {},
+                                                0, true)
             .transpose(1, 2)
             .reshape({batch, length, width});
       }
@@ -89,7 +89,8 @@ class RandomProgram {
       case 15:
         return x.index_select(2, at::arange(width - 1, -1, -1));
       case 16:
-        return at::conv1d(x.transpose(1, 2), matrix.unsqueeze(2).expand({width, width, 3}).contiguous() / 3, vector, 1, 1)
+        return at::conv1d(x.transpose(1, 2), matrix.unsqueeze(2).expand({width, width, 3}).contiguous() / 3, vector, 1,
+                          1)
             .transpose(1, 2);
       case 17:
         return (x + at::arange(length).unsqueeze(1) * 0.01).relu();
@@ -124,11 +125,10 @@ TEST_P(RandomPrograms, IsExported) {
   std::filesystem::create_directories(folder);
   const RandomProgram program(GetParam());
   const std::string stem = folder + "/program" + std::to_string(GetParam());
-  const OnnxReport report =
-      export_onnx(program, {torch::randn({2, 5, width})}, stem + ".onnx",
-                  {.output_names = {"y", "mean"},
-                   .dynamic_axes = DynamicAxes{{"input", {{0, "batch"}, {1, "length"}}}},
-                   .weights = program.weights()});
+  const OnnxReport report = export_onnx(program, {torch::randn({2, 5, width})}, stem + ".onnx",
+                                        {.output_names = {"y", "mean"},
+                                         .dynamic_axes = DynamicAxes{{"input", {{0, "batch"}, {1, "length"}}}},
+                                         .weights = program.weights()});
   EXPECT_EQ(report.outputs[0].shape, (std::vector<std::string>{"batch", "length", "8"}));
   const torch::NoGradGuard no_gradients;
   int number = 0;

@@ -11,7 +11,9 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-std::vector<VariedAxis> batch() { return {{.name = "batch", .places = {{0, 0}}, .sizes = {}}}; }
+std::vector<VariedAxis> batch() {
+  return {{.name = "batch", .places = {{0, 0}}, .sizes = {}}};
+}
 
 TEST(Recordings, TheFunctionKnowsThatItIsExported) {
   bool seen = false;
@@ -42,34 +44,52 @@ TEST(Recordings, ReadsOfValuesAreRefused) {
   const Forward function = [](const std::vector<at::Tensor>& x) {
     return std::vector<at::Tensor>{x[0].sum().item<float>() > 0 ? x[0] : -x[0]};
   };
-  EXPECT_THAT([&] { record_sizes(function, {at::ones({2, 3})}, {}, {}); },
-              ThrowsMessage<c10::ValueError>(HasSubstr("aten::_local_scalar_dense")));
+  EXPECT_THAT(
+      [&] {
+        record_sizes(function, {at::ones({2, 3})}, {}, {});
+      },
+      ThrowsMessage<c10::ValueError>(HasSubstr("aten::_local_scalar_dense")));
   const Forward masked = [](const std::vector<at::Tensor>& x) {
     return std::vector<at::Tensor>{x[0].masked_select(x[0] > 0)};
   };
-  EXPECT_THAT([&] { record_sizes(masked, {at::ones({2, 3})}, {}, {}); },
-              ThrowsMessage<c10::ValueError>(HasSubstr("depend on values")));
+  EXPECT_THAT(
+      [&] {
+        record_sizes(masked, {at::ones({2, 3})}, {}, {});
+      },
+      ThrowsMessage<c10::ValueError>(HasSubstr("depend on values")));
 }
 
 TEST(Recordings, WritesToInputsAndWeightsAreRefused) {
   const at::Tensor weight = at::ones({3});
   const std::vector<Named> named{{"weight", weight}};
   const Forward input = [](const std::vector<at::Tensor>& x) { return std::vector<at::Tensor>{x[0].mul_(2)}; };
-  EXPECT_THAT([&] { record_sizes(input, {at::ones({2, 3})}, {}, {}); },
-              ThrowsMessage<c10::ValueError>(HasSubstr("writes input 0")));
-  const Forward model = [&](const std::vector<at::Tensor>& x) { return std::vector<at::Tensor>{x[0] + weight.add_(1)}; };
-  EXPECT_THAT([&] { record_sizes(model, {at::ones({2, 3})}, {}, named); },
-              ThrowsMessage<c10::ValueError>(HasSubstr("writes the tensor `weight`")));
+  EXPECT_THAT(
+      [&] {
+        record_sizes(input, {at::ones({2, 3})}, {}, {});
+      },
+      ThrowsMessage<c10::ValueError>(HasSubstr("writes input 0")));
+  const Forward model = [&](const std::vector<at::Tensor>& x) {
+    return std::vector<at::Tensor>{x[0] + weight.add_(1)};
+  };
+  EXPECT_THAT(
+      [&] {
+        record_sizes(model, {at::ones({2, 3})}, {}, named);
+      },
+      ThrowsMessage<c10::ValueError>(HasSubstr("writes the tensor `weight`")));
 }
 
 TEST(Recordings, BranchesOnSizesAreRefused) {
   const Forward function = [](const std::vector<at::Tensor>& x) {
     return std::vector<at::Tensor>{x[0].size(0) % 2 == 0 ? x[0].relu() : x[0].exp()};
   };
-  EXPECT_THAT([&] { record_sizes(function, {at::ones({2, 3})}, {{.name = "batch", .places = {{0, 0}}, .sizes = {2, 3, 4}}}, {}); },
-              ThrowsMessage<c10::ValueError>(HasSubstr("other operators")));
+  EXPECT_THAT(
+      [&] {
+        record_sizes(function, {at::ones({2, 3})}, {{.name = "batch", .places = {{0, 0}}, .sizes = {2, 3, 4}}}, {});
+      },
+      ThrowsMessage<c10::ValueError>(HasSubstr("other operators")));
   // With sizes that take the same branch, it works.
-  const auto made = record_sizes(function, {at::ones({2, 3})}, {{.name = "batch", .places = {{0, 0}}, .sizes = {2, 4, 6}}}, {});
+  const auto made =
+      record_sizes(function, {at::ones({2, 3})}, {{.name = "batch", .places = {{0, 0}}, .sizes = {2, 4, 6}}}, {});
   EXPECT_EQ(made.calls[0].program.instructions.size(), 1u);
 }
 

@@ -28,8 +28,8 @@ TEST(Sizes, SumsProductsAndQuotients) {
 }
 
 TEST(Sizes, TheLastRecordingRefutesWrongExpressions) {
-  EXPECT_EQ(text({4, 9, 4, 25}), "none");      // the square of the batch
-  EXPECT_EQ(text({14, 15, 15, 23}), "none");   // the sum, plus one in the last recording
+  EXPECT_EQ(text({4, 9, 4, 25}), "none");     // the square of the batch
+  EXPECT_EQ(text({14, 15, 15, 23}), "none");  // the sum, plus one in the last recording
   EXPECT_EQ(text({24, 36, 26, 84}), "none");
 }
 

@@ -34,7 +34,9 @@ void expect_planned(const at::Tensor& base, const at::Tensor& view) {
   EXPECT_TRUE(at::equal(made, view)) << view.sizes() << view.strides();
 }
 
-at::Tensor counted(at::IntArrayRef sizes) { return at::arange(c10::multiply_integers(sizes)).view(sizes); }
+at::Tensor counted(at::IntArrayRef sizes) {
+  return at::arange(c10::multiply_integers(sizes)).view(sizes);
+}
 
 TEST(ViewPlan, UsualViews) {
   const at::Tensor x = counted({2, 12, 18});
@@ -53,7 +55,9 @@ TEST(ViewPlan, UsualViews) {
 
 TEST(ViewPlan, OneStepForSimpleViews) {
   const at::Tensor x = counted({2, 12, 18});
-  const auto plan = [&](const at::Tensor& view) { return *plan_view(graph::Geometry::of(x), graph::Geometry::of(view)); };
+  const auto plan = [&](const at::Tensor& view) {
+    return *plan_view(graph::Geometry::of(x), graph::Geometry::of(view));
+  };
   EXPECT_TRUE(plan(x).is_identity());
   EXPECT_TRUE(plan(x.view({24, 18})).order.empty());
   EXPECT_FALSE(plan(x.transpose(0, 1)).sizes);
@@ -81,8 +85,8 @@ TEST(ViewPlan, RandomChainsOfViews) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
   int planned = 0, total = 0;
   for (int round = 0; round < 3000; ++round) {
-    const at::Tensor base = counted({2, 3, 4, 6}).permute(round % 2 ? std::vector<int64_t>{0, 2, 3, 1}
-                                                                     : std::vector<int64_t>{0, 1, 2, 3});
+    const at::Tensor base =
+        counted({2, 3, 4, 6}).permute(round % 2 ? std::vector<int64_t>{0, 2, 3, 1} : std::vector<int64_t>{0, 1, 2, 3});
     at::Tensor view = base;
     for (int64_t step = pick(4); step >= 0; --step) {
       const int64_t dim = view.dim() > 0 ? pick(view.dim()) : 0;
@@ -100,11 +104,12 @@ TEST(ViewPlan, RandomChainsOfViews) {
           if (view.is_contiguous()) view = view.view({-1, view.size(-1)});
           break;
         case 4:
-          if (view.size(dim) == 1) view = view.expand([&] {
-            std::vector<int64_t> sizes = view.sizes().vec();
-            sizes[dim] = 3;
-            return sizes;
-          }());
+          if (view.size(dim) == 1)
+            view = view.expand([&] {
+              std::vector<int64_t> sizes = view.sizes().vec();
+              sizes[dim] = 3;
+              return sizes;
+            }());
           break;
         default:
           view = view.unsqueeze(pick(view.dim() + 1));

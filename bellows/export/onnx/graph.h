@@ -37,7 +37,8 @@ struct TensorData {
   std::span<const std::byte> bytes{};   ///< row-major, little-endian
 };
 
-using AttributeValue = std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>, TensorData>;
+using AttributeValue =
+    std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>, TensorData>;
 
 /// An attribute with a number of type int64_t is written as INT, and one of type double as FLOAT.
 struct Attribute {
@@ -103,7 +104,7 @@ class GraphBuilder {
   void add_output(ValueInfo info, const std::string& value);
   /// Adds a named constant, such as a weight.
   std::string initializer(const std::string& name, TensorData data);
-  /// Adds a constant without a name of its own, or returns an equal one.
+  /// Adds an unnamed constant, or returns an equal one.
   std::string constant(ElementType type, std::vector<int64_t> sizes, const std::string& bytes);
   std::string integers(const std::vector<int64_t>& values);
   std::string integer(int64_t value);

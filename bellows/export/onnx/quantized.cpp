@@ -38,7 +38,8 @@ void quantize(Call& call) {
   VariedSizes sizes;
   const std::string rows = call.dtype(0) == c10::kFloat ? call.translation().read_rows(call.operand(0), sizes) : "";
   const std::string x = rows.empty() ? call.tensor(0, c10::kFloat) : rows;
-  const std::string y = call.node("QuantizeLinear", {x, parameters.scale, parameters.zero_point}, parameters.attributes);
+  const std::string y =
+      call.node("QuantizeLinear", {x, parameters.scale, parameters.zero_point}, parameters.attributes);
   if (rows.empty())
     call.result(y);
   else
@@ -52,7 +53,9 @@ std::string dequantized(Call& call, const std::string& x = {}) {
                    parameters.attributes);
 }
 
-void dequantize(Call& call) { call.result(dequantized(call)); }
+void dequantize(Call& call) {
+  call.result(dequantized(call));
+}
 
 /// A weight with one scale per output.
 std::string dequantized_weight(Call& call) {
@@ -100,6 +103,8 @@ constexpr OperatorMapping mappings[] = {
 
 }  // namespace
 
-std::span<const OperatorMapping> quantized_mappings() { return mappings; }
+std::span<const OperatorMapping> quantized_mappings() {
+  return mappings;
+}
 
 }  // namespace bellows::onnx_export
