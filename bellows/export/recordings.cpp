@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 
 #include "bellows/core/error.h"
 #include "bellows/graph/program/program_edit.h"
@@ -166,14 +167,16 @@ Recordings record_sizes(const Forward& function, const std::vector<at::Tensor>& 
                                          : std::vector<std::vector<int64_t>>{axis.sizes});
     attempts = std::max(attempts, choices.back().size());
   }
-  for (size_t attempt = 0; attempt < attempts; ++attempt) {
+  std::optional<Recordings> recorded;
+  for (size_t attempt = 0; attempt < attempts && !recorded; ++attempt) {
     for (size_t i = 0; i < axes.size(); ++i) axes[i].sizes = choices[i][std::min(attempt, choices[i].size() - 1)];
-    if (auto recorded = recorder.record(axes)) return std::move(*recorded);
+    recorded = recorder.record(axes);
   }
   TORCH_CHECK_VALUE(
-      false, "export: the function could not be recorded with varying sizes. ", recorder.failure(),
+      recorded, "export: the function could not be recorded with varying sizes. ", recorder.failure(),
       "\nSet `sizes` to three sizes of each axis that the function accepts, or `dynamic_axes` to the axes "
       "that may vary.");
+  return std::move(*recorded);
 }
 
 }  // namespace bellows::export_detail
