@@ -86,6 +86,13 @@ std::string GraphBuilder::node(const std::string& op, std::vector<std::string> i
   return add(op, std::move(inputs), std::move(attributes), 1)[0];
 }
 
+std::string GraphBuilder::operator_of(const std::string& value) const {
+  for (auto node = graph_.nodes.rbegin(); node != graph_.nodes.rend(); ++node) {
+    if (std::find(node->outputs.begin(), node->outputs.end(), value) != node->outputs.end()) return node->op;
+  }
+  return {};
+}
+
 void GraphBuilder::add_output(ValueInfo info, const std::string& value) {
   graph_.nodes.push_back({.op = "Identity",
                           .name = reserve(info.name + "/Identity"),

@@ -99,6 +99,9 @@ class GraphBuilder {
   /// Adds a node with one output.
   std::string node(const std::string& op, std::vector<std::string> inputs, std::vector<Attribute> attributes = {});
 
+  /// Returns the operator of the node that computes a value, or an empty string.
+  std::string operator_of(const std::string& value) const;
+
   void add_input(ValueInfo info) { graph_.inputs.push_back(std::move(info)); }
   /// Adds an output whose value is computed under another name.
   void add_output(ValueInfo info, const std::string& value);
