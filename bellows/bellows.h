@@ -8,6 +8,7 @@
 #include "bellows/compile.h"
 #include "bellows/core.h"
 #include "bellows/data.h"
+#include "bellows/export.h"
 #include "bellows/graph.h"
 #include "bellows/inspect.h"
 #include "bellows/io.h"

@@ -130,8 +130,8 @@ A model with weights from `bellows quantize` is written with QuantizeLinear and 
 docs/export.md lists the operators that can be exported.
 
 Examples:
-  bellows export --run runs/digits --output digits.onnx
-  bellows export --run runs/mails --dynamic 0=batch --dynamic 1=tokens --output mails.onnx
+  bellows export runs/digits --output digits.onnx
+  bellows export runs/mails --dynamic 0=batch --dynamic 1=tokens --output mails.onnx
   bellows export --recipe digits.yaml --weights digits-int8.safetensors --output digits-int8.onnx
 )";
 

@@ -119,6 +119,7 @@ struct QuantizeArguments : TrainedArguments {
 
 /// Arguments of `bellows export`.
 struct ExportArguments : TrainedArguments {
+  std::string subject;  ///< a run folder, or what --model accepts; "" if not set
   std::string format = "onnx", output;
   std::vector<std::string> dynamic;  ///< axes that may vary, as "INPUT:AXIS=NAME"
   std::vector<std::string> sizes;    ///< recorded sizes, as "NAME=A,B,C"

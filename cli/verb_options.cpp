@@ -439,6 +439,7 @@ void add_quantization(CLI::App* verb, QuantizeArguments& arguments) {
 CLI::App* add_export(CLI::App& app, ExportArguments& arguments) {
   CLI::App* verb =
       app.add_subcommand("export", "Write a trained model as a file for other runtimes")->footer(export_footer);
+  verb->add_option("MODEL", arguments.subject, "A run folder like --run, or a model like --model");
   add_trained(verb, arguments);
   begin_group(verb, "Graph");
   verb->add_option("--format", arguments.format, "Format of the file: onnx [default: onnx]")

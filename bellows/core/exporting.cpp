@@ -6,9 +6,15 @@ namespace {
 thread_local bool exporting = false;
 }
 
-bool is_exporting() { return exporting; }
+bool is_exporting() {
+  return exporting;
+}
 
-ExportingGuard::ExportingGuard() : previous_(exporting) { exporting = true; }
-ExportingGuard::~ExportingGuard() { exporting = previous_; }
+ExportingGuard::ExportingGuard() : previous_(exporting) {
+  exporting = true;
+}
+ExportingGuard::~ExportingGuard() {
+  exporting = previous_;
+}
 
 }  // namespace bellows

@@ -49,7 +49,7 @@ struct OnnxReport {
     int64_t size = 0;
   };
 
-  std::string file{}, data_file{};      ///< data_file is empty if all weights are in `file`
+  std::string file{}, data_file{};  ///< data_file is empty if all weights are in `file`
   uint64_t bytes = 0, data_bytes = 0;
   int64_t opset = 17;
   std::vector<Tensor> inputs{}, outputs{};
@@ -79,10 +79,10 @@ using OnnxFunction = std::function<std::vector<at::Tensor>(const std::vector<at:
 ///           converted. docs/export.md states tolerances (tests/export)
 /// Cost:     one eager call for each dynamic axis and two more
 /// Threads:  the model must not be used on other threads during the call
-/// Throws:   c10::ValueError if an operator has no mapping (the message names it, the weights that it reads and the place
-///           in your code), if values are read on the host, if operators differ between sizes, if a size is no
-///           expression of the inputs' sizes, or if an option is invalid. c10::Error if the file cannot be written, or if
-///           Bellows was built without ONNX
+/// Throws:   c10::ValueError if an operator has no mapping. The message names the operator, the weights that it reads and
+///           the place in your code. It is also thrown if values are read on the host, if operators differ between
+///           sizes, or if a size is no expression of the inputs' sizes. Finally, it is thrown if an option is invalid.
+///           c10::Error if the file cannot be written, or if Bellows was built without ONNX
 /// Ref:      torch.onnx.export
 OnnxReport export_onnx(const Model& model, const std::vector<at::Tensor>& inputs, const std::string& path,
                        const OnnxOptions& options = {});

@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/clone.h>
 
+#include <algorithm>
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -48,11 +49,16 @@ class RecordingTap : public tap::OpTap {
   }
 
   void call(const tap::OpCall& op, tap::Stack& stack) override {
+    if (allocates(op)) return allocate(op, stack);
     graph::detail::OperatorRecorder recorder(op, stack, buffers_);
-    for (const c10::IValue& argument : op.arguments(stack)) {
-      graph::detail::for_each_tensor(argument, [&](const at::Tensor& tensor) { note_outer(tensor, op); });
+    const graph::OperatorFacts& facts = recorder.begun().op();
+    const auto arguments = op.arguments(stack);
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const bool written =
+          std::find(facts.writes.begin(), facts.writes.end(), static_cast<int>(i)) != facts.writes.end();
+      graph::detail::for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { note_outer(tensor, op, written); });
     }
-    check_host_read(op, recorder.begun().op());
+    check_host_read(op, facts);
     op.next(stack);
     const auto results = op.results(stack);
     recorded_.push_back(std::make_unique<RecordedOperator>(std::move(recorder).finish(results, buffers_)));
@@ -105,18 +111,35 @@ class RecordingTap : public tap::OpTap {
   }
 
   /// Remembers a tensor that no recorded operator has created. Its values may change later, so they are copied.
-  void note_outer(const at::Tensor& tensor, const tap::OpCall& op) {
+  void note_outer(const at::Tensor& tensor, const tap::OpCall& op, bool written) {
     if (!tensor.defined()) return;
     TORCH_CHECK_VALUE(graph::is_plain(tensor), "export: operator ", op.qualified_name(),
                       " reads a tensor that is not plain (sparse, quantized, nested or oneDNN)", in_code(),
                       ". Convert it to a plain tensor with to_dense() or dequantize().");
-    note_outer(tensor);
+    note_outer(tensor, written);
   }
-  void note_outer(const at::Tensor& tensor) {
+  void note_outer(const at::Tensor& tensor, bool written = false) {
     const BufferId buffer = buffers_.of(tensor);
-    if (static_cast<size_t>(buffer) < made_ || outer_.contains(buffer)) return;
-    outer_.emplace(buffer, InputSource{.argument = -1, .tensor = tensor.clone(), .name = {}});
+    const bool allocated = allocated_.contains(buffer);
+    if (outer_.contains(buffer) || (static_cast<size_t>(buffer) < made_ && !allocated)) return;
+    outer_.emplace(buffer, InputSource{.argument = -1,
+                                       .tensor = allocated ? allocated_.at(buffer).clone() : tensor.clone(),
+                                       .name = {},
+                                       .uninitialized = allocated && written});
     owners_.push_back(tensor);
+  }
+
+  /// Allocations are not recorded: the host may write the memory without an operator, as in at::tensor({1, 2}).
+  static bool allocates(const tap::OpCall& op) {
+    return op.name() == "aten::empty" || op.name() == "aten::empty_strided" || op.name() == "aten::empty_like" ||
+           op.name() == "aten::new_empty" || op.name() == "aten::new_empty_strided";
+  }
+  void allocate(const tap::OpCall& op, tap::Stack& stack) {
+    op.next(stack);
+    const at::Tensor made = op.results(stack)[0].toTensor();
+    if (!graph::is_plain(made)) return;
+    allocated_.emplace(buffers_.of(made), made);
+    made_ = buffers_.size();
   }
 
   static void check_host_read(const tap::OpCall& op, const graph::OperatorFacts& facts) {
@@ -176,14 +199,15 @@ class RecordingTap : public tap::OpTap {
   size_t made_ = 0;  ///< buffers below this number are known
   std::vector<std::unique_ptr<RecordedOperator>> recorded_;
   std::unordered_map<BufferId, InputSource> outer_;
+  std::unordered_map<BufferId, at::Tensor> allocated_;
   std::vector<at::Tensor> owners_;  ///< keep storages alive, so that their buffers stay valid
   std::vector<std::string> sites_;
 };
 
 }  // namespace
 
-RecordedCall record_call(const Forward& function, const std::vector<at::Tensor>& inputs,
-                         std::span<const Named> named, bool sites) {
+RecordedCall record_call(const Forward& function, const std::vector<at::Tensor>& inputs, std::span<const Named> named,
+                         bool sites) {
   const quant::InferenceGuard inference;
   const ExportingGuard exporting;
   const auto recording = std::make_shared<RecordingTap>(named, sites);

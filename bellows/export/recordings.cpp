@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 
 #include "bellows/core/error.h"
 #include "bellows/graph/program/program_edit.h"
@@ -28,8 +29,7 @@ std::vector<at::Tensor> inputs_with(const std::vector<at::Tensor>& inputs, const
                                     const std::vector<int64_t>& sizes, bool reversed) {
   std::vector<at::Tensor> result = inputs;
   for (size_t i = 0; i < axes.size(); ++i) {
-    for (const auto& [input, axis] : axes[i].places)
-      result[input] = resized(result[input], axis, sizes[i], reversed);
+    for (const auto& [input, axis] : axes[i].places) result[input] = resized(result[input], axis, sizes[i], reversed);
   }
   return result;
 }
@@ -94,10 +94,13 @@ void check_alike(const RecordedCall& first, const RecordedCall& other, const std
                ? graph::detail::instruction_text(call.program, call.program.instructions[i])
                : std::string("no further operator");
   };
-  TORCH_CHECK_VALUE(false, "export: for ", sizes, ", the function runs other operators than for the example inputs. "
-                    "Operator ", i + 1, " is\n  ", text(other), "\ninstead of\n  ", text(first),
-                    "\nAn exported graph cannot branch. Do not let this axis vary, choose sizes that take the same branch "
-                    "(`sizes`), or remove the branch.");
+  TORCH_CHECK_VALUE(
+      false, "export: for ", sizes,
+      ", the function runs other operators than for the example inputs. "
+      "Operator ",
+      i + 1, " is\n  ", text(other), "\ninstead of\n  ", text(first),
+      "\nAn exported graph cannot branch. Do not let this axis vary, choose sizes that take the same branch "
+      "(`sizes`), or remove the branch.");
 }
 
 class SizeRecorder {
@@ -164,13 +167,16 @@ Recordings record_sizes(const Forward& function, const std::vector<at::Tensor>& 
                                          : std::vector<std::vector<int64_t>>{axis.sizes});
     attempts = std::max(attempts, choices.back().size());
   }
-  for (size_t attempt = 0; attempt < attempts; ++attempt) {
+  std::optional<Recordings> recorded;
+  for (size_t attempt = 0; attempt < attempts && !recorded; ++attempt) {
     for (size_t i = 0; i < axes.size(); ++i) axes[i].sizes = choices[i][std::min(attempt, choices[i].size() - 1)];
-    if (auto recorded = recorder.record(axes)) return std::move(*recorded);
+    recorded = recorder.record(axes);
   }
-  TORCH_CHECK_VALUE(false, "export: the function could not be recorded with varying sizes. ", recorder.failure(),
-                    "\nSet `sizes` to three sizes of each axis that the function accepts, or `dynamic_axes` to the axes "
-                    "that may vary.");
+  TORCH_CHECK_VALUE(
+      recorded, "export: the function could not be recorded with varying sizes. ", recorder.failure(),
+      "\nSet `sizes` to three sizes of each axis that the function accepts, or `dynamic_axes` to the axes "
+      "that may vary.");
+  return std::move(*recorded);
 }
 
 }  // namespace bellows::export_detail

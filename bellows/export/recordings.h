@@ -23,7 +23,7 @@ struct Recordings {
 struct VariedAxis {
   std::string name{};
   std::vector<std::pair<size_t, size_t>> places{};  ///< inputs and axes
-  std::vector<int64_t> sizes{};  ///< three sizes for recordings; empty: to be chosen
+  std::vector<int64_t> sizes{};                     ///< three sizes for recordings; empty: to be chosen
 };
 
 /// Records a function with the sizes of the example inputs, with another size of each axis, and with further sizes of all

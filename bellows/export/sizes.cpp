@@ -7,7 +7,9 @@ namespace bellows::export_detail {
 
 namespace {
 
-int64_t floor_divided(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0); }
+int64_t floor_divided(int64_t a, int64_t b) {
+  return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
+}
 
 int64_t value_of(const SizeExpression& expression, const std::vector<Symbol>& symbols, size_t recording) {
   using Form = SizeExpression::Form;
@@ -90,7 +92,9 @@ bool Varied::is(int64_t value) const {
   return std::all_of(values.begin(), values.end(), [&](int64_t one) { return one == value; });
 }
 
-Varied fixed(int64_t value, size_t recordings) { return {std::vector<int64_t>(recordings, value)}; }
+Varied fixed(int64_t value, size_t recordings) {
+  return {std::vector<int64_t>(recordings, value)};
+}
 
 Varied minus(const Varied& number, const Varied& other) {
   Varied difference = number;

@@ -173,8 +173,8 @@ void finish(ViewPlan& plan, const std::vector<Division::Part>& parts, const Geom
   if (is_sorted_from_zero(plan.order)) plan.order.clear();
   bool expands = false;
   for (size_t i = 0; i < view.sizes.size(); ++i) {
-    const bool own = std::any_of(left.begin(), left.end(),
-                                 [&](const auto& one) { return one.first == static_cast<int64_t>(i); });
+    const bool own =
+        std::any_of(left.begin(), left.end(), [&](const auto& one) { return one.first == static_cast<int64_t>(i); });
     if (!own) plan.inserted.push_back(static_cast<int64_t>(i));
     expands = expands || (view.sizes[i] != 1 && view.strides[i] == 0);
   }

@@ -19,12 +19,12 @@ struct ViewPlan {
     bool whole() const { return start == 0 && size == of && step == 1 && !select; }
   };
 
-  std::vector<int64_t> memory_order{};        ///< dims of the tensor in the order of their strides
+  std::vector<int64_t> memory_order{};          ///< dims of the tensor in the order of their strides
   std::optional<std::vector<int64_t>> sizes{};  ///< after the reshape
-  std::vector<Slice> slices{};                ///< one for each dim after the reshape; empty if all are whole
-  std::vector<int64_t> order{};               ///< dims after the slices, in the order of the view
-  std::vector<int64_t> inserted{};            ///< positions of dims of size 1 in the view
-  std::vector<int64_t> expanded{};            ///< sizes of the view
+  std::vector<Slice> slices{};                  ///< one for each dim after the reshape; empty if all are whole
+  std::vector<int64_t> order{};                 ///< dims after the slices, in the order of the view
+  std::vector<int64_t> inserted{};              ///< positions of dims of size 1 in the view
+  std::vector<int64_t> expanded{};              ///< sizes of the view
 
   bool is_identity() const {
     return memory_order.empty() && !sizes && slices.empty() && order.empty() && inserted.empty() && expanded.empty();

@@ -30,7 +30,9 @@ Plan plan_of(const models::ModelEntry& entry, const Model& model) {
   const std::string input = model.inputs()[0].name;
   Plan plan;
   const bool large = entry.name.find("base") != std::string::npos || entry.name == "gpt2";
-  const auto add = [&](int64_t batch, int64_t length) { plan.compared.push_back(models::example_inputs(entry, batch, length)); };
+  const auto add = [&](int64_t batch, int64_t length) {
+    plan.compared.push_back(models::example_inputs(entry, batch, length));
+  };
   switch (entry.input) {
     case models::InputKind::tokens:
     case models::InputKind::series:
@@ -77,8 +79,10 @@ void write_case(const std::string& stem, const Model& model, const std::vector<a
   const at::NoGradGuard no_gradients;
   const auto results = model.forward_all(inputs);
   NamedTensors tensors;
-  for (size_t i = 0; i < inputs.size(); ++i) tensors.emplace_back("in." + model.inputs()[i].name, inputs[i].contiguous());
-  for (size_t i = 0; i < results.size(); ++i) tensors.emplace_back("out." + model.outputs()[i], results[i].contiguous());
+  for (size_t i = 0; i < inputs.size(); ++i)
+    tensors.emplace_back("in." + model.inputs()[i].name, inputs[i].contiguous());
+  for (size_t i = 0; i < results.size(); ++i)
+    tensors.emplace_back("out." + model.outputs()[i], results[i].contiguous());
   io::save_safetensors(stem + ".safetensors", tensors);
 }
 

@@ -53,11 +53,11 @@ def onnx_runtime(path):
 def open_vino(path):
     core = openvino.Core()
     compiled = core.compile_model(core.read_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    names = [next(iter(output.names)) for output in compiled.outputs]
+    names = [output.names for output in compiled.outputs]  # an output has several names if nodes were merged
 
     def run(inputs):
         results = compiled(inputs)
-        return {name: results[i] for i, name in enumerate(names)}
+        return {name: results[i] for i, all_names in enumerate(names) for name in all_names}
 
     return run
 

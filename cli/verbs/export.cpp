@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -71,6 +72,15 @@ std::map<std::string, std::vector<int64_t>> sizes_of(const std::vector<std::stri
   return result;
 }
 
+/// The argument MODEL stands for --run if it is a folder, and otherwise for --model.
+ExportArguments with_subject(ExportArguments arguments) {
+  if (arguments.subject.empty()) return arguments;
+  if (!arguments.run.empty() || !arguments.model.empty())
+    throw UsageError("MODEL cannot be combined with --run or --model.");
+  (std::filesystem::is_directory(arguments.subject) ? arguments.run : arguments.model) = arguments.subject;
+  return arguments;
+}
+
 /// The example inputs, in the sizes of the data.
 std::vector<at::Tensor> example_of(const train::TrainedModel& trained, const ExportArguments& arguments) {
   constexpr int64_t example_batch = 2;
@@ -109,7 +119,8 @@ ordered_json report_json(const OnnxReport& report) {
 
 }  // namespace
 
-int run_export(const ExportArguments& arguments) {
+int run_export(const ExportArguments& given) {
+  const ExportArguments arguments = with_subject(given);
   if (arguments.output.empty()) throw UsageError("expected --output FILE, the name of the file to write.");
   check_output_file(arguments.json);
   check_output_file(arguments.output);

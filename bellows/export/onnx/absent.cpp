@@ -15,14 +15,20 @@ namespace {
 
 }  // namespace
 
-OnnxReport export_onnx(const Model&, const std::vector<at::Tensor>&, const std::string&, const OnnxOptions&) { refuse(); }
+OnnxReport export_onnx(const Model&, const std::vector<at::Tensor>&, const std::string&, const OnnxOptions&) {
+  refuse();
+}
 
 OnnxReport export_onnx(const OnnxFunction&, const std::vector<at::Tensor>&, const std::string&, const OnnxOptions&) {
   refuse();
 }
 
-std::vector<OnnxMapping> onnx_mappings() { return {}; }
+std::vector<OnnxMapping> onnx_mappings() {
+  return {};
+}
 
-bool onnx_available() { return false; }
+bool onnx_available() {
+  return false;
+}
 
 }  // namespace bellows

@@ -1,12 +1,15 @@
 #include "bellows/export/onnx/call.h"
 
+#include <cmath>
 #include <utility>
 
 namespace bellows::onnx_export {
 
 namespace {
 
-int64_t wrapped(int64_t dim, int64_t rank) { return dim < 0 ? dim + std::max<int64_t>(rank, 1) : dim; }
+int64_t wrapped(int64_t dim, int64_t rank) {
+  return dim < 0 ? dim + std::max<int64_t>(rank, 1) : dim;
+}
 
 }  // namespace
 
@@ -26,13 +29,18 @@ bool Call::has(size_t index) const {
 
 VariedOperand Call::operand(size_t index, size_t position) const {
   VariedOperand result;
-  for (size_t i = 0; i < translation_.count(); ++i) result.operands.push_back(&argument(index, i).operands.at(position));
+  for (size_t i = 0; i < translation_.count(); ++i)
+    result.operands.push_back(&argument(index, i).operands.at(position));
   return result;
 }
 
-size_t Call::list_size(size_t index) const { return argument(index).operands.size(); }
+size_t Call::list_size(size_t index) const {
+  return argument(index).operands.size();
+}
 
-std::string Call::tensor(size_t index) { return translation_.read(operand(index)); }
+std::string Call::tensor(size_t index) {
+  return translation_.read(operand(index));
+}
 
 std::string Call::tensor(size_t index, c10::ScalarType dtype) {
   const VariedOperand one = operand(index);
@@ -61,7 +69,7 @@ Varied Call::varied(size_t index) const {
   Varied result;
   for (size_t i = 0; i < translation_.count(); ++i) {
     const c10::IValue& value = argument(index, i).constant;
-    result.values.push_back(value.isInt() ? value.toInt()
+    result.values.push_back(value.isInt()    ? value.toInt()
                             : value.isBool() ? value.toBool()
                                              : static_cast<int64_t>(value.toScalar().toDouble()));
   }
@@ -103,17 +111,36 @@ double Call::number(size_t index) const {
   const auto value = [&](size_t recording) { return argument(index, recording).constant.toScalar().toDouble(); };
   for (size_t i = 1; i < translation_.count(); ++i) {
     if (value(i) != value(0))
-      fail("argument " + std::to_string(index) + " of operator " + name() + ", a number, varies with the sizes of the "
-               "inputs", "Compute it with operators on tensors, or do not let the axis vary.");
+      fail("argument " + std::to_string(index) + " of operator " + name() +
+               ", a number, varies with the sizes of the "
+               "inputs",
+           "Compute it with operators on tensors, or do not let the axis vary.");
   }
   return value(0);
 }
 
-bool Call::flag(size_t index) const { return argument(index).constant.isBool() && argument(index).constant.toBool(); }
+std::string Call::number_tensor(size_t index, c10::ScalarType dtype) {
+  Varied whole;
+  bool is_whole = true;
+  for (size_t i = 0; i < translation_.count(); ++i) {
+    const double value = argument(index, i).constant.toScalar().toDouble();
+    is_whole = is_whole && value == std::floor(value) && std::abs(value) < 1e15;
+    whole.values.push_back(is_whole ? static_cast<int64_t>(value) : 0);
+  }
+  return is_whole && !whole.constant() ? translation_.scalar_of(whole, dtype) : constant(number(index), dtype);
+}
 
-std::string Call::text(size_t index) const { return argument(index).constant.toStringRef(); }
+bool Call::flag(size_t index) const {
+  return argument(index).constant.isBool() && argument(index).constant.toBool();
+}
 
-int64_t Call::dim(size_t index, int64_t rank) const { return wrapped(integer(index), rank); }
+std::string Call::text(size_t index) const {
+  return argument(index).constant.toStringRef();
+}
+
+int64_t Call::dim(size_t index, int64_t rank) const {
+  return wrapped(integer(index), rank);
+}
 
 std::vector<int64_t> Call::dims(size_t index, int64_t rank) const {
   std::vector<int64_t> result;

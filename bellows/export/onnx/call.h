@@ -34,6 +34,8 @@ class Call {
   Varied varied(size_t argument) const;
   VariedSizes varied_list(size_t argument) const;
   double number(size_t argument) const;
+  /// The number as a tensor without dims. It may follow the sizes of the inputs if it is an integer.
+  std::string number_tensor(size_t argument, c10::ScalarType dtype);
   bool flag(size_t argument) const;
   std::string text(size_t argument) const;
   /// A dim from 0 to rank - 1.

@@ -27,7 +27,8 @@ std::vector<std::string> numbered(const std::string& name, size_t count) {
 }
 
 void check_names(const std::vector<std::string>& names, size_t count, const char* what) {
-  TORCH_CHECK_VALUE(names.size() == count, "export_onnx: expected ", count, " names of ", what, ", got ", names.size(), ".");
+  TORCH_CHECK_VALUE(names.size() == count, "export_onnx: expected ", count, " names of ", what, ", got ", names.size(),
+                    ".");
   std::set<std::string> seen;
   for (const std::string& name : names)
     TORCH_CHECK_VALUE(!name.empty() && seen.insert(name).second, "export_onnx: the names of ", what,
@@ -51,7 +52,8 @@ void add_place(std::vector<VariedAxis>& axes, const std::string& name, size_t in
   const int64_t rank = inputs[input].dim();
   TORCH_CHECK_VALUE(axis >= 0 && axis < rank, "export_onnx: dynamic_axes: input \"", input_name, "\" has ", rank,
                     " axes, so there is no axis ", axis, ".");
-  TORCH_CHECK_VALUE(!name.empty(), "export_onnx: dynamic_axes: axis ", axis, " of \"", input_name, "\" has an empty name.");
+  TORCH_CHECK_VALUE(!name.empty(), "export_onnx: dynamic_axes: axis ", axis, " of \"", input_name,
+                    "\" has an empty name.");
   TORCH_CHECK_VALUE(inputs[input].size(axis) > 0, "export_onnx: axis ", axis, " of the example input \"", input_name,
                     "\" is empty. Pass an example with at least one element.");
   const auto same = std::find_if(axes.begin(), axes.end(), [&](const VariedAxis& one) { return one.name == name; });
@@ -62,7 +64,8 @@ void add_place(std::vector<VariedAxis>& axes, const std::string& name, size_t in
   }
   const auto& [other, other_axis] = same->places[0];
   TORCH_CHECK_VALUE(inputs[other].size(static_cast<int64_t>(other_axis)) == inputs[input].size(axis),
-                    "export_onnx: dynamic_axes: axes named \"", name, "\" must have the same size in the example inputs, got ",
+                    "export_onnx: dynamic_axes: axes named \"", name,
+                    "\" must have the same size in the example inputs, got ",
                     inputs[other].size(static_cast<int64_t>(other_axis)), " and ", inputs[input].size(axis), " (\"",
                     input_name, "\", axis ", axis, ").");
   same->places.push_back(place);
@@ -72,7 +75,8 @@ void set_sizes(std::vector<VariedAxis>& axes, const OnnxOptions& options) {
   std::vector<std::string> names;
   for (const VariedAxis& axis : axes) names.push_back(axis.name);
   for (const auto& [name, sizes] : options.sizes) {
-    const auto found = std::find_if(axes.begin(), axes.end(), [&, &wanted = name](const VariedAxis& one) { return one.name == wanted; });
+    const auto found = std::find_if(axes.begin(), axes.end(),
+                                    [&, &wanted = name](const VariedAxis& one) { return one.name == wanted; });
     TORCH_CHECK_VALUE(found != axes.end(), "export_onnx: sizes: there is no dynamic axis \"", name, "\".",
                       did_you_mean(name, names));
     const std::set<int64_t> different(sizes.begin(), sizes.end());
@@ -146,7 +150,8 @@ OnnxReport::Tensor described(const onnx_export::ValueInfo& info) {
   return result;
 }
 
-OnnxReport report_of(const onnx_export::Graph& graph, const Recordings& recordings, const std::vector<VariedAxis>& axes) {
+OnnxReport report_of(const onnx_export::Graph& graph, const Recordings& recordings,
+                     const std::vector<VariedAxis>& axes) {
   OnnxReport report;
   for (const auto& input : graph.inputs) report.inputs.push_back(described(input));
   for (const auto& output : graph.outputs) report.outputs.push_back(described(output));
@@ -170,11 +175,11 @@ OnnxReport report_of(const onnx_export::Graph& graph, const Recordings& recordin
   return report;
 }
 
-OnnxReport export_recorded(const Forward& function, Inputs inputs, std::span<const Named> named, const std::string& path,
-                           const OnnxOptions& options, std::vector<std::string> input_names,
+OnnxReport export_recorded(const Forward& function, Inputs inputs, std::span<const Named> named,
+                           const std::string& path, const OnnxOptions& options, std::vector<std::string> input_names,
                            std::vector<std::string> output_names) {
-  TORCH_CHECK_VALUE(options.opset == onnx_export::newest_opset(), "export_onnx: expected opset ", onnx_export::newest_opset(),
-                    ", got ", options.opset, ".");
+  TORCH_CHECK_VALUE(options.opset == onnx_export::newest_opset(), "export_onnx: expected opset ",
+                    onnx_export::newest_opset(), ", got ", options.opset, ".");
   for (at::Tensor& input : inputs) {
     if (input.defined()) input = input.detach();
   }
@@ -208,10 +213,11 @@ OnnxReport export_recorded(const Forward& function, Inputs inputs, std::span<con
 OnnxReport export_onnx(const Model& model, const std::vector<at::Tensor>& inputs, const std::string& path,
                        const OnnxOptions& options) {
   const std::vector<ModelInput> declared = model.inputs();
-  TORCH_CHECK_VALUE(!inputs.empty() && inputs.size() <= declared.size(), "export_onnx: the model ", model.name(), " has ",
-                    declared.size(), " inputs, got ", inputs.size(), " example inputs.");
+  TORCH_CHECK_VALUE(!inputs.empty() && inputs.size() <= declared.size(), "export_onnx: the model ", model.name(),
+                    " has ", declared.size(), " inputs, got ", inputs.size(), " example inputs.");
   std::vector<std::string> names = options.input_names;
-  for (size_t i = 0; names.size() < inputs.size() && options.input_names.empty(); ++i) names.push_back(declared[i].name);
+  for (size_t i = 0; names.size() < inputs.size() && options.input_names.empty(); ++i)
+    names.push_back(declared[i].name);
   std::vector<std::string> outputs = options.output_names.empty() ? model.outputs() : options.output_names;
   OnnxOptions named = options;
   if (named.graph_name.empty()) named.graph_name = model.name();
@@ -234,6 +240,8 @@ std::vector<OnnxMapping> onnx_mappings() {
   return result;
 }
 
-bool onnx_available() { return true; }
+bool onnx_available() {
+  return true;
+}
 
 }  // namespace bellows

@@ -18,9 +18,9 @@ namespace bellows::onnx_export {
 
 namespace {
 
-constexpr int64_t ir_version = 8;         // of opset 17
+constexpr int64_t ir_version = 8;                                 // of opset 17
 constexpr uint64_t most_message_bytes = (uint64_t{1} << 31) - 1;  // protobuf's limit
-constexpr size_t data_alignment = 4096;   // so that runtimes can map the tensors
+constexpr size_t data_alignment = 4096;                           // so that runtimes can map the tensors
 
 std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -161,7 +161,9 @@ void write_message(const onnx::ModelProto& model, AtomicFile& file, const std::s
 
 }  // namespace
 
-int64_t newest_opset() { return 17; }
+int64_t newest_opset() {
+  return 17;
+}
 
 WrittenFile write_onnx(const Graph& graph, const std::string& path, const FileOptions& options) {
   check(graph, options);

@@ -19,9 +19,9 @@ struct FileOptions {
 };
 
 struct WrittenFile {
-  uint64_t bytes = 0;        ///< of the file
-  uint64_t data_bytes = 0;   ///< of the file with external data; 0 if there is none
-  std::string data_file{};   ///< its path
+  uint64_t bytes = 0;       ///< of the file
+  uint64_t data_bytes = 0;  ///< of the file with external data; 0 if there is none
+  std::string data_file{};  ///< its path
 };
 
 /// Writes a graph as an ONNX model, and checks it with the checker and the shape inference of ONNX. Files appear under

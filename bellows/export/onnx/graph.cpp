@@ -74,7 +74,8 @@ std::vector<std::string> GraphBuilder::add(const std::string& op, std::vector<st
   if (!fresh) return known->second;
   const std::string name = reserve(scope_.empty() ? op : scope_ + "/" + op);
   Node node{.op = op, .name = name, .inputs = std::move(inputs), .outputs = {}, .attributes = std::move(attributes)};
-  for (size_t i = 0; i < outputs; ++i) node.outputs.push_back(reserve(name + (i == 0 ? "_out" : "_out" + std::to_string(i))));
+  for (size_t i = 0; i < outputs; ++i)
+    node.outputs.push_back(reserve(name + (i == 0 ? "_out" : "_out" + std::to_string(i))));
   known->second = node.outputs;
   graph_.nodes.push_back(std::move(node));
   return known->second;
@@ -85,9 +86,19 @@ std::string GraphBuilder::node(const std::string& op, std::vector<std::string> i
   return add(op, std::move(inputs), std::move(attributes), 1)[0];
 }
 
+std::string GraphBuilder::operator_of(const std::string& value) const {
+  for (auto node = graph_.nodes.rbegin(); node != graph_.nodes.rend(); ++node) {
+    if (std::find(node->outputs.begin(), node->outputs.end(), value) != node->outputs.end()) return node->op;
+  }
+  return {};
+}
+
 void GraphBuilder::add_output(ValueInfo info, const std::string& value) {
-  graph_.nodes.push_back({.op = "Identity", .name = reserve(info.name + "/Identity"), .inputs = {value},
-                          .outputs = {info.name}, .attributes = {}});
+  graph_.nodes.push_back({.op = "Identity",
+                          .name = reserve(info.name + "/Identity"),
+                          .inputs = {value},
+                          .outputs = {info.name},
+                          .attributes = {}});
   graph_.outputs.push_back(std::move(info));
 }
 

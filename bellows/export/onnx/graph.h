@@ -37,7 +37,8 @@ struct TensorData {
   std::span<const std::byte> bytes{};   ///< row-major, little-endian
 };
 
-using AttributeValue = std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>, TensorData>;
+using AttributeValue =
+    std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>, TensorData>;
 
 /// An attribute with a number of type int64_t is written as INT, and one of type double as FLOAT.
 struct Attribute {
@@ -98,12 +99,15 @@ class GraphBuilder {
   /// Adds a node with one output.
   std::string node(const std::string& op, std::vector<std::string> inputs, std::vector<Attribute> attributes = {});
 
+  /// Returns the operator of the node that computes a value, or an empty string.
+  std::string operator_of(const std::string& value) const;
+
   void add_input(ValueInfo info) { graph_.inputs.push_back(std::move(info)); }
   /// Adds an output whose value is computed under another name.
   void add_output(ValueInfo info, const std::string& value);
   /// Adds a named constant, such as a weight.
   std::string initializer(const std::string& name, TensorData data);
-  /// Adds a constant without a name of its own, or returns an equal one.
+  /// Adds an unnamed constant, or returns an equal one.
   std::string constant(ElementType type, std::vector<int64_t> sizes, const std::string& bytes);
   std::string integers(const std::vector<int64_t>& values);
   std::string integer(int64_t value);

@@ -6,7 +6,9 @@ namespace bellows::onnx_export {
 
 namespace {
 
-void embedding(Call& call) { call.result(call.node("Gather", {call.tensor(0), call.tensor(1)}, {{"axis", int64_t{0}}})); }
+void embedding(Call& call) {
+  call.result(call.node("Gather", {call.tensor(0), call.tensor(1)}, {{"axis", int64_t{0}}}));
+}
 
 void index_select(Call& call) {
   call.result(call.node("Gather", {call.tensor(0), call.tensor(2)}, {{"axis", call.dim(1, call.rank(0))}}));
@@ -69,6 +71,8 @@ constexpr OperatorMapping mappings[] = {
 
 }  // namespace
 
-std::span<const OperatorMapping> indexing_mappings() { return mappings; }
+std::span<const OperatorMapping> indexing_mappings() {
+  return mappings;
+}
 
 }  // namespace bellows::onnx_export

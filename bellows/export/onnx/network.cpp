@@ -14,7 +14,9 @@ using c10::ScalarType;
 
 // Matrix multiplications.
 
-void matmul(Call& call) { call.result(call.node("MatMul", {call.tensor(0), call.tensor(1)})); }
+void matmul(Call& call) {
+  call.result(call.node("MatMul", {call.tensor(0), call.tensor(1)}));
+}
 
 /// A matrix whose rows are all dims of a tensor but the last becomes a MatMul of this tensor, without reshapes.
 /// Returns: whether it does
@@ -108,7 +110,9 @@ std::vector<Attribute> pool_attributes(Call& call, size_t dims) {
   return {{"kernel_shape", kernel}, {"strides", stride}, {"pads", twice(spatial(call, 3, dims))}};
 }
 
-size_t pool_dims(Call& call) { return call.name().find("3d") != std::string::npos ? 3 : 2; }
+size_t pool_dims(Call& call) {
+  return call.name().find("3d") != std::string::npos ? 3 : 2;
+}
 
 void max_pool(Call& call) {
   const size_t dims = pool_dims(call);
@@ -162,12 +166,13 @@ std::string weight_or(Call& call, size_t argument, const std::vector<int64_t>& s
 
 std::vector<int64_t> last_sizes(Call& call, size_t argument, size_t dims) {
   std::vector<int64_t> sizes;
-  for (size_t i = 0; i < dims; ++i) sizes.push_back(call.fixed_size(argument, call.rank(argument) - static_cast<int64_t>(dims - i)));
+  for (size_t i = 0; i < dims; ++i)
+    sizes.push_back(call.fixed_size(argument, call.rank(argument) - static_cast<int64_t>(dims - i)));
   return sizes;
 }
 
-std::string layer_norm_of(Call& call, const std::string& x, size_t dims, const std::vector<int64_t>& sizes, size_t weight,
-                          size_t bias, double eps, ScalarType dtype) {
+std::string layer_norm_of(Call& call, const std::string& x, size_t dims, const std::vector<int64_t>& sizes,
+                          size_t weight, size_t bias, double eps, ScalarType dtype) {
   std::vector<std::string> inputs{x, weight_or(call, weight, sizes, 1, dtype)};
   if (call.has(bias)) inputs.push_back(call.tensor(bias, dtype));
   return call.node("LayerNormalization", inputs, {{"axis", -static_cast<int64_t>(dims)}, {"epsilon", eps}});
@@ -179,16 +184,18 @@ void layer_norm(Call& call) {
 }
 
 /// x / √(mean(x²) + eps) · weight
-std::string rms_norm_of(Call& call, const std::string& x, const std::vector<int64_t>& dims, double eps, ScalarType dtype) {
-  const std::string mean = call.node("ReduceMean", {call.node("Mul", {x, x})}, {{"axes", dims}, {"keepdims", int64_t{1}}});
+std::string rms_norm_of(Call& call, const std::string& x, const std::vector<int64_t>& dims, double eps,
+                        ScalarType dtype) {
+  const std::string mean =
+      call.node("ReduceMean", {call.node("Mul", {x, x})}, {{"axes", dims}, {"keepdims", int64_t{1}}});
   return call.node("Div", {x, call.node("Sqrt", {call.node("Add", {mean, call.constant(eps, dtype)})})});
 }
 
 /// The norm of this library: a layer norm, or an RMS norm if it is not centered.
-std::string norm_of(Call& call, const std::string& x, int64_t dims, size_t weight, size_t bias, double eps, bool center) {
+std::string norm_of(Call& call, const std::string& x, int64_t dims, size_t weight, size_t bias, double eps,
+                    bool center) {
   const ScalarType dtype = call.dtype(0);
-  if (center)
-    return layer_norm_of(call, x, dims, last_sizes(call, 0, dims), weight, bias, eps, dtype);
+  if (center) return layer_norm_of(call, x, dims, last_sizes(call, 0, dims), weight, bias, eps, dtype);
   std::vector<int64_t> axes;
   for (int64_t i = dims; i > 0; --i) axes.push_back(-i);
   std::string y = rms_norm_of(call, x, axes, eps, dtype);
@@ -197,7 +204,9 @@ std::string norm_of(Call& call, const std::string& x, int64_t dims, size_t weigh
   return y;
 }
 
-void own_norm(Call& call) { call.result(0, norm_of(call, call.tensor(0), call.integer(1), 2, 3, call.number(4), call.flag(5))); }
+void own_norm(Call& call) {
+  call.result(0, norm_of(call, call.tensor(0), call.integer(1), 2, 3, call.number(4), call.flag(5)));
+}
 
 void dropout_norm(Call& call) {
   if (call.number(5) != 0) call.fail("dropout in training has no mapping", "Call eval() before the export.");
@@ -245,10 +254,11 @@ void batch_norm(Call& call) {
     return;
   }
   const ScalarType dtype = call.dtype(0), statistics = call.dtype(3);
-  call.result(0, call.node("BatchNormalization",
-                           {call.tensor(0), weight_or(call, 1, {channels}, 1, dtype), weight_or(call, 2, {channels}, 0, dtype),
-                            call.tensor(3, statistics), call.tensor(4, statistics)},
-                           {{"epsilon", call.number(7)}}));
+  call.result(
+      0, call.node("BatchNormalization",
+                   {call.tensor(0), weight_or(call, 1, {channels}, 1, dtype), weight_or(call, 2, {channels}, 0, dtype),
+                    call.tensor(3, statistics), call.tensor(4, statistics)},
+                   {{"epsilon", call.number(7)}}));
 }
 
 void group_norm(Call& call) {
@@ -256,10 +266,10 @@ void group_norm(Call& call) {
   const int64_t channels = call.fixed_size(0, 1), groups = call.integer(6);
   const std::string x = call.tensor(0);
   const std::string grouped = call.node("Reshape", {x, call.integers_tensor({0, groups, -1})});
-  const std::string normalized = call.node("InstanceNormalization",
-                                           {grouped, call.translation().filled({groups}, 1, dtype),
-                                            call.translation().filled({groups}, 0, dtype)},
-                                           {{"epsilon", call.number(7)}});
+  const std::string normalized =
+      call.node("InstanceNormalization",
+                {grouped, call.translation().filled({groups}, 1, dtype), call.translation().filled({groups}, 0, dtype)},
+                {{"epsilon", call.number(7)}});
   std::string y = call.node("Reshape", {normalized, call.node("Shape", {x})});
   std::vector<int64_t> shape(call.rank(0) - 1, 1);
   shape[0] = channels;
@@ -294,7 +304,8 @@ void attention_of(Call& call, const std::string& scores_scale, bool causal, size
   }
   if (call.has(mask)) {
     if (call.dtype(mask) == c10::kBool)
-      scores = call.node("Where", {call.tensor(mask), scores, call.constant(-std::numeric_limits<double>::infinity(), dtype)});
+      scores = call.node("Where",
+                         {call.tensor(mask), scores, call.constant(-std::numeric_limits<double>::infinity(), dtype)});
     else
       scores = call.node("Add", {scores, call.tensor(mask, dtype)});
   }
@@ -356,6 +367,8 @@ constexpr OperatorMapping mappings[] = {
 
 }  // namespace
 
-std::span<const OperatorMapping> network_mappings() { return mappings; }
+std::span<const OperatorMapping> network_mappings() {
+  return mappings;
+}
 
 }  // namespace bellows::onnx_export

@@ -13,13 +13,15 @@ namespace {
 using c10::ScalarType;
 
 /// A function of one tensor with the dtype of the result.
-void unary(Call& call) { call.result(call.node(call.onnx(), {call.tensor(0, call.result_dtype())})); }
+void unary(Call& call) {
+  call.result(call.node(call.onnx(), {call.tensor(0, call.result_dtype())}));
+}
 
 /// The second operand, which is a tensor or a number.
 std::string second(Call& call, ScalarType dtype, size_t argument = 1) {
-  const bool is_number = call.name().find(".Scalar") != std::string::npos ||
-                         call.name().find("_Scalar") != std::string::npos;
-  return is_number ? call.constant(call.number(argument), dtype) : call.tensor(argument, dtype);
+  const bool is_number =
+      call.name().find(".Scalar") != std::string::npos || call.name().find("_Scalar") != std::string::npos;
+  return is_number ? call.number_tensor(argument, dtype) : call.tensor(argument, dtype);
 }
 
 /// An operator with a factor of the second operand: add and sub.
@@ -66,7 +68,9 @@ void div_mode(Call& call) {
     binary(call);
 }
 
-void floor_divide(Call& call) { divide_rounded(call, "floor"); }
+void floor_divide(Call& call) {
+  divide_rounded(call, "floor");
+}
 
 /// The sign of the result is that of the divisor.
 void remainder(Call& call) {
@@ -95,7 +99,9 @@ ScalarType compared(Call& call) {
     return a == c10::kBool ? c10::kLong : a;
   }
   const ScalarType b = call.dtype(1);
-  const auto weak = [&](size_t i) { return call.operand(i).operands[0]->geometry.sizes.empty() && call.rank(1 - i) > 0; };
+  const auto weak = [&](size_t i) {
+    return call.operand(i).operands[0]->geometry.sizes.empty() && call.rank(1 - i) > 0;
+  };
   if (weak(1) && (c10::isFloatingType(a) || !c10::isFloatingType(b)) && a != c10::kBool) return a;
   if (weak(0) && (c10::isFloatingType(b) || !c10::isFloatingType(a)) && b != c10::kBool) return b;
   const ScalarType both = c10::promoteTypes(a, b);
@@ -113,7 +119,9 @@ void compare(Call& call) {
 void logical(Call& call) {
   call.result(call.node(call.onnx(), {call.tensor(0, c10::kBool), call.tensor(1, c10::kBool)}));
 }
-void logical_not(Call& call) { call.result(call.node("Not", {call.tensor(0, c10::kBool)})); }
+void logical_not(Call& call) {
+  call.result(call.node("Not", {call.tensor(0, c10::kBool)}));
+}
 
 void bitwise(Call& call) {
   if (call.result_dtype() != c10::kBool)
@@ -124,14 +132,18 @@ void bitwise(Call& call) {
     call.result(call.node(call.onnx(), {call.tensor(0, c10::kBool), second(call, c10::kBool)}));
 }
 
-void rsqrt(Call& call) { call.result(call.node("Reciprocal", {call.node("Sqrt", {call.tensor(0, call.result_dtype())})})); }
+void rsqrt(Call& call) {
+  call.result(call.node("Reciprocal", {call.node("Sqrt", {call.tensor(0, call.result_dtype())})}));
+}
 
 void silu(Call& call) {
   const std::string x = call.tensor(0);
   call.result(call.node("Mul", {x, call.node("Sigmoid", {x})}));
 }
 
-void gelu(Call& call) { call.result(gelu_of(call, call.tensor(0), call.result_dtype(), call.text(1) == "tanh")); }
+void gelu(Call& call) {
+  call.result(gelu_of(call, call.tensor(0), call.result_dtype(), call.text(1) == "tanh"));
+}
 
 void leaky_relu(Call& call) {
   const double slope = call.has(1) ? call.number(1) : 0.01;
@@ -176,9 +188,15 @@ std::string clamped(Call& call, std::string x, size_t low, size_t high) {
   if (high && call.has(high)) x = call.node("Min", {x, limit(high)});
   return x;
 }
-void clamp(Call& call) { call.result(clamped(call, call.tensor(0, call.result_dtype()), 1, 2)); }
-void clamp_min(Call& call) { call.result(clamped(call, call.tensor(0, call.result_dtype()), 1, 0)); }
-void clamp_max(Call& call) { call.result(clamped(call, call.tensor(0, call.result_dtype()), 0, 1)); }
+void clamp(Call& call) {
+  call.result(clamped(call, call.tensor(0, call.result_dtype()), 1, 2));
+}
+void clamp_min(Call& call) {
+  call.result(clamped(call, call.tensor(0, call.result_dtype()), 1, 0));
+}
+void clamp_max(Call& call) {
+  call.result(clamped(call, call.tensor(0, call.result_dtype()), 0, 1));
+}
 
 void power(Call& call) {
   const ScalarType dtype = call.result_dtype();
@@ -224,7 +242,9 @@ void add_combined(Call& call) {
   call.result(call.node("Add", {call.tensor(0, dtype), with_factor(call, both, dtype, 3)}));
 }
 
-void prelu(Call& call) { call.result(call.node("PRelu", {call.tensor(0), call.tensor(1)})); }
+void prelu(Call& call) {
+  call.result(call.node("PRelu", {call.tensor(0), call.tensor(1)}));
+}
 
 void log1p(Call& call) {
   const ScalarType dtype = call.result_dtype();
@@ -242,11 +262,19 @@ void exp2(Call& call) {
   const ScalarType dtype = call.result_dtype();
   call.result(call.node("Pow", {call.constant(2, dtype), call.tensor(0, dtype)}));
 }
-void trunc(Call& call) { call.result(floored(call, call.tensor(0), call.result_dtype(), "trunc")); }
-void isnan(Call& call) { call.result(call.node("IsNaN", {call.tensor(0)})); }
-void isinf(Call& call) { call.result(call.node("IsInf", {call.tensor(0)})); }
+void trunc(Call& call) {
+  call.result(floored(call, call.tensor(0), call.result_dtype(), "trunc"));
+}
+void isnan(Call& call) {
+  call.result(call.node("IsNaN", {call.tensor(0)}));
+}
+void isinf(Call& call) {
+  call.result(call.node("IsInf", {call.tensor(0)}));
+}
 
-void hardtanh(Call& call) { call.result(clamped(call, call.tensor(0), 1, 2)); }
+void hardtanh(Call& call) {
+  call.result(clamped(call, call.tensor(0), 1, 2));
+}
 
 void threshold(Call& call) {
   const ScalarType dtype = call.result_dtype();
@@ -371,6 +399,8 @@ std::string gelu_of(Call& call, const std::string& x, ScalarType dtype, bool tan
   return call.node("Mul", {twice, call.constant(0.5, dtype)});
 }
 
-std::span<const OperatorMapping> pointwise_mappings() { return mappings; }
+std::span<const OperatorMapping> pointwise_mappings() {
+  return mappings;
+}
 
 }  // namespace bellows::onnx_export

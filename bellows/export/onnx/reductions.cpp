@@ -17,7 +17,8 @@ std::vector<int64_t> reduced(Call& call, size_t argument) {
 }
 
 /// ReduceSum takes its dims as a tensor since opset 13, the other reductions only since opset 18.
-std::string reduce(Call& call, const std::string& op, const std::string& x, const std::vector<int64_t>& dims, bool keep) {
+std::string reduce(Call& call, const std::string& op, const std::string& x, const std::vector<int64_t>& dims,
+                   bool keep) {
   if (dims.empty()) return x;
   const Attribute keepdims{"keepdims", static_cast<int64_t>(keep)};
   if (op == "ReduceSum") return call.node(op, {x, call.integers_tensor(dims)}, {keepdims});
@@ -33,7 +34,8 @@ void reduce_all(Call& call) {
 }
 
 void prod_dim(Call& call) {
-  call.result(reduce(call, "ReduceProd", call.tensor(0, call.result_dtype()), {call.dim(1, call.rank(0))}, call.flag(2)));
+  call.result(
+      reduce(call, "ReduceProd", call.tensor(0, call.result_dtype()), {call.dim(1, call.rank(0))}, call.flag(2)));
 }
 
 /// all and any: the least or the largest of 0 and 1.
@@ -64,8 +66,8 @@ void extreme_dim(Call& call) {
 void position(Call& call) {
   std::string x = call.tensor(0);
   if (call.has(1)) {
-    call.result(call.node(call.onnx(), {x}, {{"axis", call.dim(1, call.rank(0))},
-                                            {"keepdims", static_cast<int64_t>(call.flag(2))}}));
+    call.result(call.node(call.onnx(), {x},
+                          {{"axis", call.dim(1, call.rank(0))}, {"keepdims", static_cast<int64_t>(call.flag(2))}}));
     return;
   }
   x = call.node("Reshape", {x, call.integers_tensor({-1})});
@@ -105,9 +107,11 @@ void var_mean(Call& call) {
 
 void vector_norm(Call& call) {
   const double order = call.has(1) ? call.number(1) : 2;
-  if (order != 1 && order != 2) call.fail("a norm of order other than 1 and 2 has no mapping", "Compute it with abs() and pow().");
+  if (order != 1 && order != 2)
+    call.fail("a norm of order other than 1 and 2 has no mapping", "Compute it with abs() and pow().");
   const ScalarType dtype = call.result_dtype();
-  call.result(reduce(call, order == 1 ? "ReduceL1" : "ReduceL2", call.tensor(0, dtype), reduced(call, 2), call.flag(3)));
+  call.result(
+      reduce(call, order == 1 ? "ReduceL1" : "ReduceL2", call.tensor(0, dtype), reduced(call, 2), call.flag(3)));
 }
 
 void cumsum(Call& call) {
@@ -121,7 +125,8 @@ void top_k(Call& call) {
   const auto made = call.translation().builder().add("TopK", {call.tensor(0), k},
                                                      {{"axis", call.dim(2, call.rank(0))},
                                                       {"largest", static_cast<int64_t>(call.flag(3))},
-                                                      {"sorted", static_cast<int64_t>(call.flag(4))}}, 2);
+                                                      {"sorted", static_cast<int64_t>(call.flag(4))}},
+                                                     2);
   call.result(0, made[0]);
   call.result(1, made[1]);
 }
@@ -178,6 +183,8 @@ constexpr OperatorMapping mappings[] = {
 
 }  // namespace
 
-std::span<const OperatorMapping> reduction_mappings() { return mappings; }
+std::span<const OperatorMapping> reduction_mappings() {
+  return mappings;
+}
 
 }  // namespace bellows::onnx_export

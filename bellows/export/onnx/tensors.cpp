@@ -19,13 +19,25 @@ void filled(Call& call, double value) {
   call.result(sizes.empty() ? one : call.node("Expand", {one, call.shape(sizes)}));
 }
 
-void zeros(Call& call) { filled(call, 0); }
-void ones(Call& call) { filled(call, 1); }
-void full(Call& call) { filled(call, call.number(1)); }
-void new_full(Call& call) { filled(call, call.number(2)); }
-void scalar_tensor(Call& call) { filled(call, call.number(0)); }
+void zeros(Call& call) {
+  filled(call, 0);
+}
+void ones(Call& call) {
+  filled(call, 1);
+}
+void full(Call& call) {
+  filled(call, call.number(1));
+}
+void new_full(Call& call) {
+  filled(call, call.number(2));
+}
+void scalar_tensor(Call& call) {
+  filled(call, call.number(0));
+}
 
-void copied(Call& call) { call.result(call.tensor(0, call.result_dtype())); }
+void copied(Call& call) {
+  call.result(call.tensor(0, call.result_dtype()));
+}
 
 /// copy_ writes its second argument to the first one.
 void copy(Call& call) {
@@ -96,9 +108,15 @@ void pad(Call& call, const std::string& mode, double value) {
   if (mode == "constant") inputs.push_back(call.constant(value, call.dtype(0)));
   call.result(call.node("Pad", inputs, {{"mode", mode}}));
 }
-void constant_pad(Call& call) { pad(call, "constant", call.number(2)); }
-void reflection_pad(Call& call) { pad(call, "reflect", 0); }
-void replication_pad(Call& call) { pad(call, "edge", 0); }
+void constant_pad(Call& call) {
+  pad(call, "constant", call.number(2));
+}
+void reflection_pad(Call& call) {
+  pad(call, "reflect", 0);
+}
+void replication_pad(Call& call) {
+  pad(call, "edge", 0);
+}
 
 void repeat(Call& call) {
   const VariedSizes repeats = call.varied_list(1);
@@ -124,7 +142,8 @@ void roll(Call& call) {
     const int64_t start = size == 0 ? 0 : ((-shifts[i]) % size + size) % size;
     if (start == 0) continue;
     const auto part = [&](int64_t from, int64_t to) {
-      return call.node("Slice", {x, call.integers_tensor({from}), call.integers_tensor({to}), call.integers_tensor({dims[i]})});
+      return call.node("Slice",
+                       {x, call.integers_tensor({from}), call.integers_tensor({to}), call.integers_tensor({dims[i]})});
     };
     x = call.node("Concat", {part(start, INT64_MAX), part(0, start)}, {{"axis", dims[i]}});
   }
@@ -133,7 +152,8 @@ void roll(Call& call) {
 
 void triangle(Call& call) {
   const auto upper = static_cast<int64_t>(call.name().starts_with("aten::triu"));
-  call.result(call.node("Trilu", {call.tensor(0), call.translation().builder().integer(call.integer(1))}, {{"upper", upper}}));
+  call.result(
+      call.node("Trilu", {call.tensor(0), call.translation().builder().integer(call.integer(1))}, {{"upper", upper}}));
 }
 
 void resize(Call& call, const std::string& mode, bool align_corners) {
@@ -142,15 +162,21 @@ void resize(Call& call, const std::string& mode, bool align_corners) {
     attributes.push_back({"coordinate_transformation_mode", std::string("asymmetric")});
     attributes.push_back({"nearest_mode", std::string("floor")});
   } else {
-    attributes.push_back({"coordinate_transformation_mode",
-                          std::string(align_corners ? "align_corners" : "pytorch_half_pixel")});
+    attributes.push_back(
+        {"coordinate_transformation_mode", std::string(align_corners ? "align_corners" : "pytorch_half_pixel")});
   }
   if (mode == "cubic") attributes.push_back({"cubic_coeff_a", -0.75});
   call.result(call.node("Resize", {call.tensor(0), "", "", call.shape(call.result_sizes())}, attributes));
 }
-void resize_nearest(Call& call) { resize(call, "nearest", false); }
-void resize_linear(Call& call) { resize(call, "linear", call.flag(2)); }
-void resize_cubic(Call& call) { resize(call, "cubic", call.flag(2)); }
+void resize_nearest(Call& call) {
+  resize(call, "nearest", false);
+}
+void resize_linear(Call& call) {
+  resize(call, "linear", call.flag(2));
+}
+void resize_cubic(Call& call) {
+  resize(call, "cubic", call.flag(2));
+}
 
 constexpr OperatorMapping mappings[] = {
     {"aten::_to_copy", "Cast", copied},
@@ -162,15 +188,12 @@ constexpr OperatorMapping mappings[] = {
     {"aten::clone", "no node", copied},
     {"aten::constant_pad_nd", "Pad", constant_pad},
     {"aten::copy", "Cast, Expand", copy},
-    {"aten::empty.memory_format", "Expand", zeros},
-    {"aten::empty_like", "Expand", zeros},
     {"aten::fill.Scalar", "Expand", full},
     {"aten::fill.Tensor", "Expand", fill_tensor},
     {"aten::flip", "Slice", flip},
     {"aten::full", "Expand", full},
     {"aten::full_like", "Expand", full},
     {"aten::lift_fresh_copy", "no node", copied},
-    {"aten::new_empty", "Expand", zeros},
     {"aten::new_full", "Expand", new_full},
     {"aten::new_ones", "Expand", ones},
     {"aten::new_zeros", "Expand", zeros},
@@ -202,6 +225,8 @@ constexpr OperatorMapping mappings[] = {
 
 }  // namespace
 
-std::span<const OperatorMapping> tensor_mappings() { return mappings; }
+std::span<const OperatorMapping> tensor_mappings() {
+  return mappings;
+}
 
 }  // namespace bellows::onnx_export

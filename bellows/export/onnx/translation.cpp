@@ -110,7 +110,9 @@ ElementType element_type(c10::ScalarType dtype) {
   }
 }
 
-VariedSizes VariedOperand::sizes() const { return sizes_of(geometries_of(*this)); }
+VariedSizes VariedOperand::sizes() const {
+  return sizes_of(geometries_of(*this));
+}
 
 Translation::Translation(const Recordings& recordings, const std::string& name)
     : recordings_(recordings), builder_(name) {
@@ -144,16 +146,16 @@ void Translation::find_live() {
   const auto need = [&](ValueId value) {
     if (value < 0) return;
     needed[value] = true;
-    for (auto same = same_.find(value); same != same_.end(); same = same_.find(same->second)) needed[same->second] = true;
+    for (auto same = same_.find(value); same != same_.end(); same = same_.find(same->second))
+      needed[same->second] = true;
   };
   for (const graph::Operand& result : recordings_.calls[0].results) need(result.value);
   for (size_t i = program.instructions.size(); i-- > 0;) {
     const Instruction& instruction = program.instructions[i];
     if (only_returns_views(instruction)) continue;
     bool live = false;
-    graph::detail::for_each_result(instruction, [&](const graph::Operand& result) {
-      live = live || (result.value >= 0 && needed[result.value]);
-    });
+    graph::detail::for_each_result(
+        instruction, [&](const graph::Operand& result) { live = live || (result.value >= 0 && needed[result.value]); });
     if (!keeps_statistics(instruction)) {
       for (const auto& update : instruction.updates) live = live || needed[update.after];
     }
@@ -283,7 +285,9 @@ Translation::Value Translation::load(ValueId id, size_t input) {
     return value;
   }
   for (Geometry& one : value.geometry) one = graph::detail::row_major(one);
-  if (from.name.empty()) {
+  if (from.uninitialized) {
+    value.name = builder_.node("Expand", {number(0, value.dtype), shape(sizes_of(value.geometry))});
+  } else if (from.name.empty()) {
     value.name = load_constant(tensors);
   } else {
     value.name = builder_.initializer(from.name, data_of(from.tensor, stored_type(value.dtype)));
@@ -514,14 +518,13 @@ void Translation::update(ValueId after, const VariedOperand& region, const std::
     values_[after] = {.name = name, .geometry = written, .dtype = region.dtype()};
     return;
   }
-  const bool simple = plans.size() == written.size() &&
-                      std::all_of(plans.begin(), plans.end(), [&](const ViewPlan& plan) {
-                        return plan.memory_order.empty() && !plan.sizes && plan.order.empty() &&
-                               plan.inserted.empty() && plan.expanded.empty() &&
-                               plan.slices.size() == before.geometry[0].sizes.size() &&
-                               std::all_of(plan.slices.begin(), plan.slices.end(),
-                                           [](const ViewPlan::Slice& one) { return one.step == 1; });
-                      });
+  const bool simple =
+      plans.size() == written.size() && std::all_of(plans.begin(), plans.end(), [&](const ViewPlan& plan) {
+        return plan.memory_order.empty() && !plan.sizes && plan.order.empty() && plan.inserted.empty() &&
+               plan.expanded.empty() && plan.slices.size() == before.geometry[0].sizes.size() &&
+               std::all_of(plan.slices.begin(), plan.slices.end(),
+                           [](const ViewPlan::Slice& one) { return one.step == 1; });
+      });
   if (!simple)
     fail("a write to the part " + written[0].text() + " of a tensor " + before.geometry[0].text() +
              " cannot be expressed in ONNX",
@@ -649,10 +652,10 @@ std::string Translation::reshape(const std::string& name, const VariedSizes& fro
 }
 
 std::string Translation::number(double value, c10::ScalarType dtype) {
-  const at::Tensor tensor = at::scalar_tensor(
-      value, at::TensorOptions(dtype == c10::kBFloat16 ? c10::kFloat : dtype));
+  const at::Tensor tensor = at::scalar_tensor(value, at::TensorOptions(dtype == c10::kBFloat16 ? c10::kFloat : dtype));
   const TensorData data = data_of(tensor, element_type(dtype));
-  return builder_.constant(data.type, {}, std::string(reinterpret_cast<const char*>(data.bytes.data()), data.bytes.size()));
+  return builder_.constant(data.type, {},
+                           std::string(reinterpret_cast<const char*>(data.bytes.data()), data.bytes.size()));
 }
 
 std::string Translation::cast(const std::string& name, c10::ScalarType from, c10::ScalarType to) {

@@ -52,7 +52,7 @@ class Translation {
   std::string read_rows(const VariedOperand& operand, VariedSizes& sizes);
   /// Returns the operand's value if it is a tensor of the function's own with one element, which is no parameter.
   std::optional<double> scalar(const VariedOperand& operand) const;
-  /// Returns the tensor that a value stands for, if the graph has it as a constant or weight.
+  /// Returns the tensor that a value represents, if the graph has it as a constant or weight.
   const export_detail::InputSource* source(graph::ValueId value) const;
 
   /// Sets the tensor of a result.
@@ -76,7 +76,7 @@ class Translation {
   std::string stored(const at::Tensor& tensor);
   /// Adds a constant whose elements are all equal.
   std::string filled(const std::vector<int64_t>& sizes, double value, c10::ScalarType dtype);
-  /// Returns whether the operand is the transpose of the tensor that its value stands for.
+  /// Returns whether the operand is the transpose of the tensor that its value represents.
   bool shows_transpose(const VariedOperand& operand);
 
   /// Returns a tensor with one element and no dims.
@@ -109,7 +109,7 @@ class Translation {
   const Recordings& recordings_;
   GraphBuilder builder_;
   std::unordered_map<graph::ValueId, Value> values_;
-  std::unordered_map<graph::ValueId, size_t> inputs_;  ///< index in Program::inputs
+  std::unordered_map<graph::ValueId, size_t> inputs_;        ///< index in Program::inputs
   std::unordered_map<graph::ValueId, graph::ValueId> same_;  ///< value after a write that does not happen, and before
   std::vector<bool> live_;
   std::vector<std::string> input_names_;
