@@ -38,7 +38,8 @@ std::string positive_problem(const std::string& text) {
 }
 
 std::string points_problem(const std::string& text) {
-  return number_problem(text, 100, "a number of points above 0 and at most 100, such as 0.5");
+  const char* const expected = "a number of points from 0 to 100, such as 0.5";
+  return text == "0" || text == "0.0" ? "" : number_problem(text, 100, expected);
 }
 
 std::string dtype_problem(const std::string& text) {
@@ -398,7 +399,7 @@ void add_weights(CLI::App* verb, QuantizeArguments& arguments) {
 void add_activations(CLI::App* verb, QuantizeArguments& arguments) {
   verb->add_option("--range", arguments.range,
                    "How ranges of activations are chosen, with --method static: min_max, moving_average, percentile, "
-                   "mse or entropy [default: min_max]")
+                   "mse or entropy [default: the ranges of training with the recipe key quantize, otherwise min_max]")
       ->type_name("RULE")
       ->check(one_of({"min_max", "moving_average", "percentile", "mse", "entropy"}));
   verb->add_option("--smooth", arguments.smooth,
