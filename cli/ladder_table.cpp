@@ -224,8 +224,9 @@ std::string inference_totals(const Terminal& terminal, const LadderReport& repor
               : pad_right("  Difference of the outputs:", label_width) + exact(top.output_difference) + "\n";
   return text + change_line("Size of the model", size(start.model_bytes), size(top.model_bytes)) +
          change_line("Peak memory", size(start.peak_bytes), size(top.peak_bytes)) +
-         wrapped("The speedup and the times above come from one last comparison of both configurations, so they can differ "
-                 "slightly from the table, whose rungs ran at other times.");
+         wrapped(
+             "The speedup and the times above come from one last comparison of both configurations, so they can differ "
+             "from the table, whose rungs ran at other times.");
 }
 
 std::string totals(const Terminal& terminal, const LadderReport& report) {

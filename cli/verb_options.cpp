@@ -18,10 +18,11 @@ namespace bellows::cli {
 namespace {
 
 /// CLI11's Range lets NaN through.
-std::string number_problem(const std::string& text, double most, const char* expected) {
+std::string number_problem(const std::string& text, double most, const char* expected, bool zero = false) {
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
-  if (end != text.c_str() && *end == '\0' && number > 0 && number <= most) return "";
+  const bool enough = zero ? number >= 0 : number > 0;
+  if (end != text.c_str() && *end == '\0' && enough && number <= most) return "";
   return std::string("expected ") + expected + ", got " + text;
 }
 
@@ -38,8 +39,7 @@ std::string positive_problem(const std::string& text) {
 }
 
 std::string points_problem(const std::string& text) {
-  const char* const expected = "a number of points from 0 to 100, such as 0.5";
-  return text == "0" || text == "0.0" ? "" : number_problem(text, 100, expected);
+  return number_problem(text, 100, "a number of points from 0 to 100, such as 0.5", /*zero=*/true);
 }
 
 std::string dtype_problem(const std::string& text) {
@@ -142,11 +142,11 @@ void add_ladder_goal(CLI::App* verb, LadderArguments& arguments) {
 
 void add_ladder_inference(CLI::App* verb, LadderArguments& arguments) {
   begin_group(verb, "Inference");
-  verb->add_option(
-          "--inference", arguments.inference,
-          "Measure techniques for inference instead of training. The value is a run folder or a recipe file, like "
-          "--run and --recipe")
-      ->type_name("[RUN|RECIPE]")
+  verb->add_option("--inference", arguments.inference,
+                   "Measure techniques for inference instead of training. The value is a run folder, a recipe file or "
+                   "a model, like "
+                   "those of --run, --recipe and --model")
+      ->type_name("[RUN|RECIPE|MODEL]")
       ->expected(0, 1)
       ->default_str("-");
   verb->add_option("--run", arguments.run,
@@ -160,7 +160,8 @@ void add_ladder_inference(CLI::App* verb, LadderArguments& arguments) {
   verb->add_option("--split", arguments.split, "Split of --data, or of the recipe's dataset [default: test]")
       ->type_name("NAME");
   verb->add_option("--batch-size", arguments.batch_size,
-                   "Number of samples per batch [default: as in training, from 16 to 256]")
+                   "Number of samples per batch [default: `batch_size` of the recipe, but at least 16 and at most 256. "
+                   "With synthetic inputs: 8]")
       ->type_name("N")
       ->check(whole_number(1, 1 << 20));
   verb->add_option("--max-drop", arguments.max_drop,
@@ -495,7 +496,8 @@ void add_distillation(CLI::App* verb, DistillArguments& arguments) {
 CLI::App* add_distill(CLI::App& app, DistillArguments& arguments) {
   CLI::App* verb =
       app.add_subcommand("distill", "Train a small model to imitate a trained one")->footer(distill_footer);
-  verb->add_option("TEACHER", arguments.teacher, "Run folder of the trained model")->required();
+  verb->add_option("TEACHER", arguments.teacher,
+                   "Run folder of the trained model. With --resume, you can leave it out");
   add_student(verb, arguments);
   add_distillation(verb, arguments);
   add_resuming(verb, arguments);

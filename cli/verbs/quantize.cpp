@@ -35,8 +35,7 @@ void check_options(const QuantizeArguments& arguments) {
   if (!integers && arguments.smooth > 0) throw UsageError("--smooth requires --method static or dynamic.");
   if (!arguments.out.empty() && !arguments.out.ends_with(".safetensors"))
     throw UsageError("--out: expected a file name that ends with .safetensors, got " + arguments.out + ".");
-  if (arguments.method != "static" && !arguments.range.empty())
-    throw UsageError("--range requires --method static.");
+  if (arguments.method != "static" && !arguments.range.empty()) throw UsageError("--range requires --method static.");
 }
 
 std::string range_of(const QuantizeArguments& arguments) {

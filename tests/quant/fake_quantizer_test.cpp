@@ -451,5 +451,56 @@ TEST(FakeQuantizer, BadInput) {
               HasSubstr("the trained range of the inputs of \"last\" is NaN or infinite"));
 }
 
+// Two ranks, whose exchange the test imitates.
+TEST(FakeQuantizer, CombinesTheRangesOfRanks) {
+  torch::manual_seed(12);
+  const torch::nn::Linear net(20, 7);
+  const Model model = training(net);
+  const FakeQuantizer whole(model), first(model), second(model);
+  const auto observe = [&](const FakeQuantizer& quantizer, const at::Tensor& x) {
+    const FakeQuantizerGuard guard(quantizer);
+    model.forward(x);
+  };
+  // Each rank contributes [−low, high] of its layers.
+  const auto exchange = [](FakeQuantizer a, FakeQuantizer b) {
+    at::Tensor of_b;
+    b.combine_ranges([&](const at::Tensor& own) { return of_b = own.clone(); });
+    a.combine_ranges([&](const at::Tensor& own) { return at::maximum(own, of_b); });
+  };
+  for (int step = 0; step < 3; ++step) {
+    const at::Tensor x = torch::randn({6, 20});
+    observe(whole, x);
+    observe(first, x.slice(0, 0, 2));
+    observe(second, x.slice(0, 2, 6));
+    exchange(first, second);
+    EXPECT_TRUE(
+        first.trained_layers().begin()->second.input_range.equal(whole.trained_layers().begin()->second.input_range))
+        << "step " << step;
+    FakeQuantizer(second).load_state(first.state());
+  }
+}
+
+TEST(FakeQuantizer, RanksWithoutInputsKeepTheRangesOfOthers) {
+  torch::manual_seed(13);
+  const Model model = training(torch::nn::Linear(20, 7));
+  FakeQuantizer idle(model);
+  EXPECT_TRUE(idle.trained_layers().empty());
+  const at::Tensor of_others = torch::tensor({{2.0F, 3.0F}});  // the range from −2 to 3
+  at::Tensor own;
+  idle.combine_ranges([&](const at::Tensor& bounds) {
+    own = bounds;
+    return at::maximum(bounds, of_others);
+  });
+  EXPECT_TRUE(own.isinf().all().item<bool>());
+  ASSERT_EQ(idle.trained_layers().size(), 1u);
+  EXPECT_TRUE(idle.trained_layers().begin()->second.input_range.equal(torch::tensor({-2.0F, 3.0F})));
+  idle.combine_ranges([](const at::Tensor& bounds) { return bounds; });
+  EXPECT_TRUE(idle.trained_layers().begin()->second.input_range.equal(torch::tensor({-2.0F, 3.0F})))
+      << "a step without inputs on any rank";
+  FakeQuantizer learned(model, {.learned_steps = true});
+  EXPECT_THAT(error_of([&] { learned.combine_ranges([](const at::Tensor& bounds) { return bounds; }); }),
+              HasSubstr("works only without the option `learned_steps`"));
+}
+
 }  // namespace
 }  // namespace bellows::quant

@@ -72,7 +72,8 @@ QuantizationGoal with_trained_layers(QuantizationGoal goal, const TrainedModel& 
     return goal;
   }
   warnings.emplace_back(
-      "quantize: the model was trained with quantize = int8, but these options differ from training, so the ranges from "
+      "quantize: the model was trained with quantize = int8, but these options differ from training, so the ranges "
+      "from "
       "training are not used. Use the method static without options for ranges, rounding or corrections.");
   log_warn(warnings.back());
   return goal;

@@ -189,7 +189,8 @@ constexpr Row table[] = {
      "quantization-aware training. int8: linears and convolutions compute with weights and inputs that are rounded to "
      "8 bits, as the model from `bellows quantize` does"},
     {"quantize_scales", &Recipe::quantize_scales, "observed, learned",
-     "with quantize: how the distance between two rounded values is chosen. observed: from the weights, and from a moving "
+     "with quantize: how the distance between two rounded values is chosen. observed: from the weights, and from a "
+     "moving "
      "average of the inputs' range. learned: trained with the gradient of the loss, for one process only"},
     {"quantize_start_step",
      &Recipe::quantize_start_step,

@@ -36,9 +36,8 @@ QuantizedTraining::Guard::Guard(const QuantizedTraining& training, int64_t step)
 
 void QuantizedTraining::exchange(const comm::Group* ranks, int64_t step) {
   if (!ranks || !quantizes_in(step)) return;
-  quantizer_->combine_ranges([ranks](const at::Tensor& bounds) {
-    return comm::all_reduce(bounds, *ranks, comm::Reduce::max);
-  });
+  quantizer_->combine_ranges(
+      [ranks](const at::Tensor& bounds) { return comm::all_reduce(bounds, *ranks, comm::Reduce::max); });
 }
 
 std::vector<at::Tensor> QuantizedTraining::buffers() const {
