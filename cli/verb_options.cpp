@@ -159,9 +159,10 @@ void add_ladder_inference(CLI::App* verb, LadderArguments& arguments) {
       ->type_name("FILE");
   verb->add_option("--split", arguments.split, "Split of --data, or of the recipe's dataset [default: test]")
       ->type_name("NAME");
-  verb->add_option("--batch-size", arguments.batch_size,
-                   "Number of samples per batch [default: `batch_size` of the recipe, but at least 16 and at most 256. "
-                   "With synthetic inputs: 8]")
+  verb->add_option(
+          "--batch-size", arguments.batch_size,
+          "Number of samples per batch. By default, `batch_size` of the recipe, but at least 16 and at most 256. "
+          "With synthetic inputs, the default is 8")
       ->type_name("N")
       ->check(whole_number(1, 1 << 20));
   verb->add_option("--max-drop", arguments.max_drop,
@@ -400,7 +401,8 @@ void add_weights(CLI::App* verb, QuantizeArguments& arguments) {
 void add_activations(CLI::App* verb, QuantizeArguments& arguments) {
   verb->add_option("--range", arguments.range,
                    "How ranges of activations are chosen, with --method static: min_max, moving_average, percentile, "
-                   "mse or entropy [default: the ranges of training with the recipe key quantize, otherwise min_max]")
+                   "mse or entropy. If the model was trained with the recipe key quantize, the ranges of training are "
+                   "used without this option [default: min_max]")
       ->type_name("RULE")
       ->check(one_of({"min_max", "moving_average", "percentile", "mse", "entropy"}));
   verb->add_option("--smooth", arguments.smooth,

@@ -498,7 +498,7 @@ TEST(FakeQuantizer, RanksWithoutInputsKeepTheRangesOfOthers) {
   EXPECT_TRUE(idle.trained_layers().begin()->second.input_range.equal(torch::tensor({-2.0F, 3.0F})))
       << "a step without inputs on any rank";
   FakeQuantizer learned(model, {.learned_steps = true});
-  EXPECT_THAT(error_of([&] { learned.combine_ranges([](const at::Tensor& bounds) { return bounds; }); }),
+  EXPECT_THAT(message_of([&] { learned.combine_ranges([](const at::Tensor& bounds) { return bounds; }); }),
               HasSubstr("works only without the option `learned_steps`"));
 }
 

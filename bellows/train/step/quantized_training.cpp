@@ -9,10 +9,17 @@ namespace bellows::train {
 
 namespace {
 
-/// Without weight decay, which would shrink the scales.
+/// Scales are about a hundredth of the weights and activations: with 8 bits, the largest value is 127 times the scale.
+constexpr double share_of_lr = 0.01;
+
+/// The recipe's optimizer, without weight decay, which would shrink the scales.
 std::shared_ptr<torch::optim::Optimizer> scale_optimizer(Recipe recipe, std::vector<at::Tensor> scales) {
   recipe.weight_decay = 0;
-  return make_optimizer(recipe, std::move(scales));
+  std::shared_ptr<torch::optim::Optimizer> optimizer = make_optimizer(recipe, std::move(scales));
+  for (auto& group : optimizer->param_groups()) {
+    group.options().set_lr(share_of_lr * group.options().get_lr());
+  }
+  return optimizer;
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ struct Job;
 /// Threads: not thread-safe
 class QuantizedTraining {
  public:
-  /// With learned scales, the function adds an optimizer for them to the job. It is the recipe's optimizer, without weight
-  /// decay.
+  /// With learned scales, the function adds an optimizer for them to the job. It is the recipe's optimizer, with a
+  /// hundredth of the learning rate and without weight decay.
   /// Throws: c10::ValueError if the model has no layer to quantize, or if several ranks learn scales
   QuantizedTraining(Job& job, int64_t ranks);
 
