@@ -451,6 +451,31 @@ TEST(FakeQuantizer, BadInput) {
               HasSubstr("the trained range of the inputs of \"last\" is NaN or infinite"));
 }
 
+// As with ZeRO.
+TEST(FakeQuantizer, FindsWeightsThatArePartsOfOneBuffer) {
+  torch::manual_seed(14);
+  torch::nn::Sequential net(torch::nn::Linear(20, 7), torch::nn::ReLU(), torch::nn::Linear(7, 3));
+  const at::Tensor x = torch::randn({6, 20});
+  const auto result = [&] {
+    const Model model = training(net);
+    const FakeQuantizer quantizer(model);
+    const FakeQuantizerGuard guard(quantizer);
+    const at::Tensor y = model.forward(x);
+    EXPECT_EQ(quantizer.trained_layers().size(), 2u);
+    return y;
+  };
+  const at::Tensor separate = result();
+  const at::Tensor flat = torch::empty({20 * 7 + 7 + 7 * 3 + 3});
+  int64_t offset = 0;
+  for (const at::Tensor& parameter : net->parameters()) {
+    const at::Tensor part = flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+    part.copy_(parameter.detach());
+    parameter.set_data(part);
+    offset += parameter.numel();
+  }
+  EXPECT_TRUE(result().equal(separate));
+}
+
 // Two ranks, whose exchange the test imitates.
 TEST(FakeQuantizer, CombinesTheRangesOfRanks) {
   torch::manual_seed(12);
