@@ -47,12 +47,14 @@ Expectation bf16_expectation(bool fast) {
   if (!fast)
     return {.time_factor = 1,
             .memory_factor = 0.6,
-            .words = "Weights take half the memory. On this processor, matmuls are not faster in bf16 than in fp32, so "
-                     "compiled functions compute them in fp32."};
+            .words =
+                "Weights take half the memory. On this processor, matmuls are not faster in bf16 than in fp32, so "
+                "compiled functions compute them in fp32."};
   return {.time_factor = 0.7,
           .memory_factor = 0.6,
-          .words = "Matmuls run up to 2× faster than in fp32 (more with AMX), and weights take half the memory. On "
-                   "Intel processors without AMX, they are not faster."};
+          .words =
+              "Matmuls run up to 2× faster than in fp32 (more with AMX), and weights take half the memory. On "
+              "Intel processors without AMX, they are not faster."};
 }
 
 InferenceTechnique bf16_row() {
