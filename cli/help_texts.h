@@ -44,7 +44,7 @@ Examples:
   bellows ladder --data data/digits --model net.pt --memory
   bellows ladder --recipe net.yaml --memory-target 2GB --write-recipe fits.yaml
   bellows ladder --inference runs/digits --max-drop 0.2 --html inference.html
-  bellows ladder --inference --model bert-base --batch-size 1
+  bellows ladder --inference bert-base --batch-size 1
 )";
 
 inline constexpr const char* plan_footer =
@@ -144,15 +144,18 @@ TEACHER is the run folder of `bellows train`. The command saves the teacher's we
 `bellows evaluate`, `bellows predict` and `bellows quantize` accept the folder from --out as --run. With --compare, the run
 without the teacher is in the subfolder "alone".
 
-To resume a stopped command, run it again with --resume. The settings are then those of the recipe in --out, so you can
-leave out --student.
+The student does not inherit the teacher's keys of quantization-aware training. To train a student that is quantized later,
+pass --set quantize=int8.
+
+To resume a stopped command, run it again with --resume. The teacher and the settings are then those of the run in --out,
+so you can leave out TEACHER and --student. You can move or copy the folder before.
 
 Examples:
   bellows distill runs/resnet --student mlp --out runs/small
   bellows distill runs/resnet --student mlp --out runs/small --compare
   bellows distill runs/resnet --student mlp --out runs/small --temperature 4
   bellows distill runs/bert --student small.json --out runs/bert-small
-  bellows distill runs/resnet --out runs/small --resume
+  bellows distill --out runs/small --resume
 )";
 
 inline constexpr const char* predict_footer =

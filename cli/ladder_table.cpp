@@ -217,13 +217,16 @@ std::string inference_totals(const Terminal& terminal, const LadderReport& repor
   const auto size = [](int64_t bytes) { return bytes > 0 ? format_bytes(static_cast<double>(bytes)) : "-"; };
   std::string text = pad_right("  Samples/s:", label_width) +
                      terminal.paint(Colour::bold, speedup_text(report.speedup)) + "\n" +
-                     change_line(c10::str("Time per batch of ", start.batch_size), number("%.2f ms", start.step_ms),
-                                 number("%.2f ms", top.step_ms));
+                     change_line(c10::str("Time per batch of ", start.batch_size),
+                                 number("%.2f ms", report.start_step_ms), number("%.2f ms", report.top_step_ms));
   text += std::isfinite(start.accuracy)
               ? change_line("Accuracy", exact(start.accuracy), exact(top.accuracy))
               : pad_right("  Difference of the outputs:", label_width) + exact(top.output_difference) + "\n";
   return text + change_line("Size of the model", size(start.model_bytes), size(top.model_bytes)) +
-         change_line("Peak memory", size(start.peak_bytes), size(top.peak_bytes));
+         change_line("Peak memory", size(start.peak_bytes), size(top.peak_bytes)) +
+         wrapped(
+             "The speedup and the times above come from one last comparison of both configurations, so they can differ "
+             "from the table, whose rungs ran at other times.");
 }
 
 std::string totals(const Terminal& terminal, const LadderReport& report) {

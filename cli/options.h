@@ -51,7 +51,7 @@ struct LadderArguments {
   std::string inference;
   std::string run, weights, split;  ///< of a ladder for inference; each is "" if not set
   int64_t batch_size = 0;           ///< of a ladder for inference; if 0, that of the evaluations of training
-  double max_drop = 0;              ///< largest loss of accuracy in percentage points; if 0, the default of the ladder
+  double max_drop = -1;             ///< largest loss of accuracy in percentage points; -1: the default of the ladder
   std::string html;                 ///< file for the HTML report; if "", there is no report
   std::string write_recipe;         ///< file for the resulting recipe; if "", the recipe is not written
   JsonTarget json;
@@ -106,12 +106,13 @@ struct PredictArguments : TrainedArguments {
 
 /// Arguments of `bellows quantize`.
 struct QuantizeArguments : TrainedArguments {
-  std::string method = "static", rounding = "nearest", range = "min_max";
+  std::string method = "static", rounding = "nearest";
+  std::string range;            ///< rule by which ranges of activations are calibrated; "" if not set
   int64_t bits = 8, group = 0;  ///< group 0: one scale per output channel
   double smooth = 0;            ///< alpha of SmoothQuant; 0: off
   bool correct_bias = false, strict = false;
   std::vector<std::string> skip;  ///< patterns of layers that stay in floating point
-  int64_t samples = 256;          ///< for calibration
+  int64_t samples = 0;            ///< for calibration; if 0, the default
   double max_drop = -1;           ///< largest loss of accuracy in percentage points; -1: no limit
   std::string out, html;          ///< files; "" if not written
   JsonTarget json;
@@ -130,7 +131,7 @@ struct ExportArguments : TrainedArguments {
 
 /// Arguments of `bellows distill`.
 struct DistillArguments {
-  std::string teacher;                     ///< run folder
+  std::string teacher;                     ///< run folder; "" if a resumed run uses its saved teacher
   std::string student, recipe, data, out;  ///< each is "" if not set
   std::vector<std::string> set, plugins;
   double weight = 0, temperature = 0;  ///< if 0, that of the recipe

@@ -18,10 +18,11 @@ namespace bellows::cli {
 namespace {
 
 /// CLI11's Range lets NaN through.
-std::string number_problem(const std::string& text, double most, const char* expected) {
+std::string number_problem(const std::string& text, double most, const char* expected, bool zero = false) {
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
-  if (end != text.c_str() && *end == '\0' && number > 0 && number <= most) return "";
+  const bool enough = zero ? number >= 0 : number > 0;
+  if (end != text.c_str() && *end == '\0' && enough && number <= most) return "";
   return std::string("expected ") + expected + ", got " + text;
 }
 
@@ -38,7 +39,7 @@ std::string positive_problem(const std::string& text) {
 }
 
 std::string points_problem(const std::string& text) {
-  return number_problem(text, 100, "a number of points above 0 and at most 100, such as 0.5");
+  return number_problem(text, 100, "a number of points from 0 to 100, such as 0.5", /*zero=*/true);
 }
 
 std::string dtype_problem(const std::string& text) {
@@ -141,11 +142,11 @@ void add_ladder_goal(CLI::App* verb, LadderArguments& arguments) {
 
 void add_ladder_inference(CLI::App* verb, LadderArguments& arguments) {
   begin_group(verb, "Inference");
-  verb->add_option(
-          "--inference", arguments.inference,
-          "Measure techniques for inference instead of training. The value is a run folder or a recipe file, like "
-          "--run and --recipe")
-      ->type_name("[RUN|RECIPE]")
+  verb->add_option("--inference", arguments.inference,
+                   "Measure techniques for inference instead of training. The value is a run folder, a recipe file or "
+                   "a model, like "
+                   "those of --run, --recipe and --model")
+      ->type_name("[RUN|RECIPE|MODEL]")
       ->expected(0, 1)
       ->default_str("-");
   verb->add_option("--run", arguments.run,
@@ -158,8 +159,10 @@ void add_ladder_inference(CLI::App* verb, LadderArguments& arguments) {
       ->type_name("FILE");
   verb->add_option("--split", arguments.split, "Split of --data, or of the recipe's dataset [default: test]")
       ->type_name("NAME");
-  verb->add_option("--batch-size", arguments.batch_size,
-                   "Number of samples per batch [default: as in training, from 16 to 256]")
+  verb->add_option(
+          "--batch-size", arguments.batch_size,
+          "Number of samples per batch. By default, `batch_size` of the recipe, but at least 16 and at most 256. "
+          "With synthetic inputs, the default is 8")
       ->type_name("N")
       ->check(whole_number(1, 1 << 20));
   verb->add_option("--max-drop", arguments.max_drop,
@@ -398,7 +401,8 @@ void add_weights(CLI::App* verb, QuantizeArguments& arguments) {
 void add_activations(CLI::App* verb, QuantizeArguments& arguments) {
   verb->add_option("--range", arguments.range,
                    "How ranges of activations are chosen, with --method static: min_max, moving_average, percentile, "
-                   "mse or entropy [default: min_max]")
+                   "mse or entropy. If the model was trained with the recipe key quantize, the ranges of training are "
+                   "used without this option [default: min_max]")
       ->type_name("RULE")
       ->check(one_of({"min_max", "moving_average", "percentile", "mse", "entropy"}));
   verb->add_option("--smooth", arguments.smooth,
@@ -536,7 +540,8 @@ void add_distillation(CLI::App* verb, DistillArguments& arguments) {
 CLI::App* add_distill(CLI::App& app, DistillArguments& arguments) {
   CLI::App* verb =
       app.add_subcommand("distill", "Train a small model to imitate a trained one")->footer(distill_footer);
-  verb->add_option("TEACHER", arguments.teacher, "Run folder of the trained model")->required();
+  verb->add_option("TEACHER", arguments.teacher,
+                   "Run folder of the trained model. With --resume, you can leave it out");
   add_student(verb, arguments);
   add_distillation(verb, arguments);
   add_resuming(verb, arguments);

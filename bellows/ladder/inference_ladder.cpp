@@ -30,9 +30,13 @@ class InferenceClimb final : public LadderClimb {
 
  private:
   static std::vector<RungResult> rungs_of(const std::vector<InferenceTechnique>& techniques) {
+    const Machine machine = this_machine();
     std::vector<RungResult> rungs;
     rungs.reserve(techniques.size());
-    for (const InferenceTechnique& technique : techniques) rungs.push_back(rung_of(technique));
+    for (InferenceTechnique technique : techniques) {
+      if (technique.expected_on) technique.expected = technique.expected_on(machine);
+      rungs.push_back(rung_of(technique));
+    }
     return rungs;
   }
 
@@ -114,7 +118,11 @@ class InferenceClimb final : public LadderClimb {
     const auto top = jobs_.with(kept_);
     const auto start = jobs_.with(subject_.start);
     const TimedWindows windows = measure_.windows({top.get(), start.get()});
-    report_.speedup = paired_ratio(windows.seconds_per_sample[1], windows.seconds_per_sample[0]);
+    const std::vector<double>& seconds = windows.seconds_per_sample[1];
+    report_.speedup = paired_ratio(seconds, windows.seconds_per_sample[0]);
+    report_.start_step_ms = 1e3 * static_cast<double>(start->samples_per_epoch()) * median(seconds) /
+                            static_cast<double>(start->steps_per_epoch());
+    report_.top_step_ms = report_.start_step_ms / report_.speedup.ratio;
   }
 
   void finish() override {}

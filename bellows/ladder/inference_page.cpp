@@ -47,7 +47,7 @@ std::string inference_cards(const LadderReport& report) {
                                   "relative to the outputs of eager; the model has no accuracy");
   return "<div class=\"cards\">\n" +
          card(chart_number("%.2f×", report.speedup.ratio), "more samples/s", ratio_detail(report.speedup)) +
-         card(chart_number("%.2f", report.plain.step_ms) + arrow + chart_number("%.2f\u00a0ms", top.step_ms),
+         card(chart_number("%.2f", report.start_step_ms) + arrow + chart_number("%.2f\u00a0ms", report.top_step_ms),
               c10::str("time per batch of ", report.plain.batch_size), between) +
          quality +
          card(bytes_of(report.plain.model_bytes) + arrow + bytes_of(top.model_bytes), "size of the model", between) +

@@ -48,37 +48,61 @@ LadderJson shares_json(const StepShares& shares) {
           {"other", shares.other_ms}};
 }
 
-LadderJson figures(const RungResult& rung) {
+/// The results of a rung's training runs.
+LadderJson training_figures(const RungResult& rung) {
+  LadderJson json = {{"time_to_target_s", number_or_null<LadderJson>(rung.time_to_target_s)}};
+  json["time_to_target_range"] = interval_json(rung.time_to_target_range);
+  json["accuracy_range"] = interval_json(rung.accuracy_range);
+  json["epochs_to_target"] = number_or_null<LadderJson>(rung.epochs);
+  json["judged_by"] = rung.judged_by_target ? "time to target" : "samples per second";
+  json["time_to_target_over_start"] = number_or_null<LadderJson>(rung.target_over_start);
+  json["runs_again"] = rung.runs_again;
+  json["step_shares_ms"] = shares_json(rung.shares);
+  json["loader_bottleneck"] = rung.bottleneck;
+  json["curves"] = curves_json(rung);
+  return json;
+}
+
+/// The results of a rung in the order of the report. Some exist only if the ladder trains.
+LadderJson figures(const RungResult& rung, LadderGoal goal) {
+  const bool trains = goal != LadderGoal::inference;
   LadderJson json = {{"technique", rung.technique},        {"title", rung.title}, {"kept", rung.kept()},
-                     {"verdict", to_string(rung.verdict)}, {"note", rung.note},   {"batch_size", rung.batch_size},
-                     {"learning_rate", rung.learning_rate}};
+                     {"verdict", to_string(rung.verdict)}, {"note", rung.note},   {"batch_size", rung.batch_size}};
+  if (trains) json["learning_rate"] = rung.learning_rate;
   json["step_ms"] = number_or_null<LadderJson>(rung.step_ms);
   json["step_ms_interval"] = interval_json(rung.step_ms_interval);
   json["samples_per_s"] = number_or_null<LadderJson>(rung.samples_per_s);
   json["samples_per_s_interval"] = interval_json(rung.samples_per_s_interval);
   json["peak_bytes"] = rung.peak_bytes;
-  json["time_to_target_s"] = number_or_null<LadderJson>(rung.time_to_target_s);
-  json["time_to_target_range"] = interval_json(rung.time_to_target_range);
   json["accuracy"] = number_or_null<LadderJson>(rung.accuracy);
-  json["accuracy_range"] = interval_json(rung.accuracy_range);
-  json["epochs_to_target"] = number_or_null<LadderJson>(rung.epochs);
-  json["judged_by"] = rung.judged_by_target ? "time to target" : "samples per second";
   json["speedup"] = number_or_null<LadderJson>(rung.speedup.ratio);
   json["interval"] = interval_json(rung.speedup);
   json["samples_per_s_over_start"] = number_or_null<LadderJson>(rung.samples_per_s_over_start.ratio);
   json["samples_per_s_over_start_interval"] = interval_json(rung.samples_per_s_over_start);
-  json["time_to_target_over_start"] = number_or_null<LadderJson>(rung.target_over_start);
-  json["runs_again"] = rung.runs_again;
   json["memory_ratio"] = number_or_null<LadderJson>(rung.memory_ratio);
-  json["model_bytes"] = rung.model_bytes;
-  json["output_difference"] = number_or_null<LadderJson>(rung.output_difference);
   json["memory_ratio_over_start"] = number_or_null<LadderJson>(rung.memory_over_start);
   json["helps_speed"] = {{"expected", to_string(rung.expected_speed)}, {"measured", to_string(rung.measured_speed)}};
   json["helps_memory"] = {{"expected", to_string(rung.expected_memory)}, {"measured", to_string(rung.measured_memory)}};
-  json["step_shares_ms"] = shares_json(rung.shares);
-  json["loader_bottleneck"] = rung.bottleneck;
-  json["curves"] = curves_json(rung);
+  json["model_bytes"] = rung.model_bytes;
+  json["output_difference"] = number_or_null<LadderJson>(rung.output_difference);
+  if (trains) json.update(training_figures(rung));
   return json;
+}
+
+LadderJson inference_totals(const LadderReport& report) {
+  return {{"speedup_start_step_ms", number_or_null<LadderJson>(report.start_step_ms)},
+          {"speedup_top_step_ms", number_or_null<LadderJson>(report.top_step_ms)},
+          {"max_drop", report.options.max_drop},
+          {"max_difference", report.options.max_difference}};
+}
+
+LadderJson training_totals(const LadderReport& report) {
+  return {{"speedup_equal_batch", number_or_null<LadderJson>(report.speedup_equal_batch.ratio)},
+          {"speedup_equal_batch_interval", interval_json(report.speedup_equal_batch)},
+          {"target_accuracy", report.options.target_accuracy},
+          {"seeds", report.options.seeds},
+          {"eval_every_steps", report.options.eval_every_steps},
+          {"recipe", report.recipe_yaml}};
 }
 
 LadderJson rung_json(const TargetRung& rung) {
@@ -101,31 +125,23 @@ LadderJson rung_json(const TargetRung& rung) {
 }  // namespace
 
 std::string to_json(const LadderReport& report) {
+  const LadderOptions& options = report.options;
   LadderJson json;
-  json["goal"] = to_string(report.options.goal);
+  json["goal"] = to_string(options.goal);
   json["machine"] = machine_json(report.machine);
-  json["baseline"] = figures(report.plain);
+  json["baseline"] = figures(report.plain, options.goal);
   json["rungs"] = LadderJson::array();
-  for (const RungResult& rung : report.rungs) json["rungs"].push_back(figures(rung));
+  for (const RungResult& rung : report.rungs) json["rungs"].push_back(figures(rung, options.goal));
   json["speedup"] = number_or_null<LadderJson>(report.speedup.ratio);
-  json["speedup_equal_batch"] = number_or_null<LadderJson>(report.speedup_equal_batch.ratio);
   json["speedup_interval"] = interval_json(report.speedup);
-  json["speedup_equal_batch_interval"] = interval_json(report.speedup_equal_batch);
   json["model"] = report.model;
   json["data"] = report.data;
-  json["target_accuracy"] = report.options.target_accuracy;
-  if (report.options.goal == LadderGoal::inference) {
-    json["max_drop"] = report.options.max_drop;
-    json["max_difference"] = report.options.max_difference;
-  }
-  json["pairs"] = report.options.pairs;
-  json["window_s"] = report.options.window_s;
-  json["seeds"] = report.options.seeds;
-  json["eval_every_steps"] = report.options.eval_every_steps;
+  json["pairs"] = options.pairs;
+  json["window_s"] = options.window_s;
   json["seconds"] = report.seconds;
   json["interrupted"] = report.interrupted;
   json["failure"] = report.failure;
-  json["recipe"] = report.recipe_yaml;
+  json.update(options.goal == LadderGoal::inference ? inference_totals(report) : training_totals(report));
   return json_text(json, 1) + "\n";
 }
 

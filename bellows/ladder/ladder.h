@@ -199,6 +199,9 @@ struct LadderReport {
   /// is no interval (NaN). With the goal `inference`, the ratio of the samples per second of the last kept rung and of
   /// rung 0.
   RatioInterval speedup;
+  /// With the goal `inference`: time per batch of rung 0 and of the last kept rung in the windows of `speedup`. Their ratio
+  /// is `speedup`. Times of the rungs come from other windows, so they may differ.
+  double start_step_ms = RungResult::unknown, top_step_ms = RungResult::unknown;
   /// Samples per second of the last kept rung that has the batch size and learning rate of the plain program, divided
   /// by the samples per second of the plain program.
   RatioInterval speedup_equal_batch;

@@ -12,17 +12,40 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
+namespace {
+
+/// Returns the offset behind the last element.
+int64_t end_of(const at::Tensor& tensor) {
+  int64_t end = tensor.storage_offset() + (tensor.numel() > 0 ? 1 : 0);
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim)
+    end += std::max<int64_t>(tensor.size(dim) - 1, 0) * tensor.stride(dim);
+  return end;
+}
+
+}  // namespace
+
 TensorNames::TensorNames(const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
     const c10::StorageImpl* const storage = storage_of(tensor);
-    if (!storage || !places_.try_emplace(storage, entries_.size()).second) continue;
-    entries_.push_back({name, tensor});
+    if (!storage) continue;
+    const auto next = places_.upper_bound({storage, tensor.storage_offset()});
+    const bool before_next =
+        next == places_.end() || next->first.first != storage || end_of(tensor) <= next->first.second;
+    const Entry* const previous = find(tensor);
+    if (!before_next || (previous && end_of(previous->tensor) > tensor.storage_offset())) continue;
+    // Does not replace an empty tensor at the same place.
+    if (places_.try_emplace({storage, tensor.storage_offset()}, entries_.size()).second)
+      entries_.push_back({name, tensor});
   }
 }
 
 const TensorNames::Entry* TensorNames::find(const at::Tensor& view) const {
-  const auto found = places_.find(storage_of(view));
-  return found == places_.end() ? nullptr : &entries_[found->second];
+  const c10::StorageImpl* const storage = storage_of(view);
+  if (!storage) return nullptr;
+  auto found = places_.upper_bound({storage, view.storage_offset()});
+  if (found == places_.begin()) return nullptr;
+  --found;
+  return found->first.first == storage ? &entries_[found->second] : nullptr;
 }
 
 bool is_whole(const at::Tensor& tensor, const at::Tensor& seen, bool transposed) {

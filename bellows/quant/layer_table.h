@@ -2,9 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "bellows/core/model.h"
@@ -15,7 +16,8 @@ namespace bellows::quant {
 /// Returns the memory of a tensor, or null if it has none. Views share memory.
 const c10::StorageImpl* storage_of(const at::Tensor& tensor);
 
-/// Finds parameters and buffers of a model by their memory, which views such as `w.t()` share.
+/// Finds parameters and buffers of a model by their memory, which views such as `w.t()` share. Tensors may be parts of one
+/// buffer, such as parameters with ZeRO.
 class TensorNames {
  public:
   explicit TensorNames(const NamedTensors& tensors);
@@ -24,13 +26,13 @@ class TensorNames {
     std::string name;
     at::Tensor tensor;
   };
-  /// Returns the tensor whose memory this is, or null. If several tensors share memory, it is the first one.
+  /// Returns the tensor in whose memory the view begins, or null. If several tensors overlap, it is the first one.
   const Entry* find(const at::Tensor& view) const;
   const std::vector<Entry>& entries() const { return entries_; }
 
  private:
   std::vector<Entry> entries_;
-  std::unordered_map<const c10::StorageImpl*, size_t> places_;
+  std::map<std::pair<const c10::StorageImpl*, int64_t>, size_t> places_;  ///< by memory and offset
 };
 
 /// Returns whether `seen` covers the whole tensor in its own order, or, if `transposed`, in the order of its transpose.

@@ -30,6 +30,8 @@ struct InferenceTechnique {
   std::function<void(InferenceSettings&)> apply;
   std::function<std::string(const InferenceSettings&, const Machine&)> obstacle = {};
   Expectation expected;
+  /// Replaces `expected` in a ladder, if it depends on the machine.
+  std::function<Expectation(const Machine&)> expected_on = {};
   Exactness exactness = Exactness::exact;
   std::string tolerance = {};
   /// Whether the technique is a more accurate form of the previous one. It is then measured only if the previous one lost

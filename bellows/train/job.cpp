@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "bellows/core/channels_last.h"
 #include "bellows/core/device.h"
@@ -50,8 +51,8 @@ Options with_momentum(const Recipe& recipe) {
 }
 
 template <class Optimizer, class Options>
-std::shared_ptr<torch::optim::Optimizer> optimizer_of(const Options& options, const Model& model) {
-  return std::make_shared<Optimizer>(model.parameters(), options);
+std::shared_ptr<torch::optim::Optimizer> optimizer_of(const Options& options, std::vector<at::Tensor> parameters) {
+  return std::make_shared<Optimizer>(std::move(parameters), options);
 }
 
 /// Whether a weight belongs to the head of a transformer. Pretrained weights may lack the model's head, which is then
@@ -157,23 +158,27 @@ void place_model(const Recipe& recipe, const Model& model) {
 }
 
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, const Model& model) {
+  return make_optimizer(recipe, model.parameters());
+}
+
+std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, std::vector<at::Tensor> parameters) {
   if (recipe.optimizer == "sgd" || recipe.optimizer == "auto")
-    return optimizer_of<optim::SGD>(with_momentum<optim::SGDOptions>(recipe), model);
+    return optimizer_of<optim::SGD>(with_momentum<optim::SGDOptions>(recipe), std::move(parameters));
   if (recipe.optimizer == "rmsprop")
-    return optimizer_of<optim::RMSprop>(with_momentum<optim::RMSpropOptions>(recipe), model);
+    return optimizer_of<optim::RMSprop>(with_momentum<optim::RMSpropOptions>(recipe), std::move(parameters));
   if (recipe.optimizer == "adam")
-    return optimizer_of<optim::Adam>(optimizer_options<optim::AdamOptions>(recipe), model);
+    return optimizer_of<optim::Adam>(optimizer_options<optim::AdamOptions>(recipe), std::move(parameters));
   if (recipe.optimizer == "adagrad")
-    return optimizer_of<optim::Adagrad>(optimizer_options<optim::AdagradOptions>(recipe), model);
+    return optimizer_of<optim::Adagrad>(optimizer_options<optim::AdagradOptions>(recipe), std::move(parameters));
   if (recipe.optimizer == "lion")
-    return optimizer_of<optim::Lion>(optimizer_options<optim::LionOptions>(recipe), model);
+    return optimizer_of<optim::Lion>(optimizer_options<optim::LionOptions>(recipe), std::move(parameters));
   if (recipe.optimizer == "adafactor") {
     // As in transformers' documentation, so that lr and lr_schedule mean the same as for other optimizers.
     auto options = optimizer_options<optim::AdafactorOptions>(recipe);
     options.relative_step = options.scale_parameter = false;
-    return optimizer_of<optim::Adafactor>(options, model);
+    return optimizer_of<optim::Adafactor>(options, std::move(parameters));
   }
-  return optimizer_of<optim::AdamW>(optimizer_options<optim::AdamWOptions>(recipe), model);
+  return optimizer_of<optim::AdamW>(optimizer_options<optim::AdamWOptions>(recipe), std::move(parameters));
 }
 
 void keep_masters(torch::optim::Optimizer& optimizer, const amp::MasterWeights& masters) {

@@ -54,6 +54,8 @@ void place_model(const Recipe& recipe, const Model& model);
 /// Creates the optimizer. If the recipe's precision uses low-precision weights, the optimizer keeps fp32 master
 /// weights.
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, const Model& model);
+/// The same for other parameters.
+std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, std::vector<at::Tensor> parameters);
 /// Passes the unrounded weights to the optimizer as its master weights.
 void keep_masters(torch::optim::Optimizer& optimizer, const amp::MasterWeights& masters);
 /// Returns the policy for the recipe's `precision` and `amp_level`.

@@ -42,6 +42,12 @@ Recipe student_recipe(const Recipe& of_teacher, const std::string& student) {
   recipe.model = student;
   recipe.weights.clear();
   recipe.run_folder.clear();
+  // Their steps were chosen for the teacher's run.
+  const Recipe defaults;
+  recipe.quantize = defaults.quantize;
+  recipe.quantize_scales = defaults.quantize_scales;
+  recipe.quantize_start_step = defaults.quantize_start_step;
+  recipe.batch_norm_freeze_step = defaults.batch_norm_freeze_step;
   return recipe;
 }
 

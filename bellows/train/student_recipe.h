@@ -8,8 +8,10 @@
 namespace bellows::train {
 
 /// Returns the recipe of a student that learns from a trained model. It is the teacher's recipe with another model, and
-/// without files that belong to the teacher: `weights`, `run_folder` and keys of the teacher's own teacher. If the teacher
-/// was trained with the default optimizer or learning rate of its model, the student has the defaults of its own model.
+/// without files that belong to the teacher: `weights`, `run_folder` and keys of the teacher's own teacher. Keys of
+/// quantization-aware training (`quantize`, `quantize_scales`, `quantize_start_step`, `batch_norm_freeze_step`) have their
+/// default values, because their steps were chosen for the teacher's run. If the teacher was trained with the default
+/// optimizer or learning rate of its model, the student has the defaults of its own model.
 /// The keys `teacher` and `teacher_weights` are not set yet.
 /// Params: student – `model` of the student
 Recipe student_recipe(const Recipe& of_teacher, const std::string& student);

@@ -88,6 +88,7 @@ class FitRun {
   bool done() const;
   bool stopped();
   bool is_first();
+  void say_unused_keys();
   void say_cut_texts();
   void warn_about_other_weights();
   void run_epochs();
@@ -146,9 +147,7 @@ void FitRun::begin(bool resume, bool accept_changes) {
   if (is_first() && loop_.ranks().size() > 1) log_info(loop_.ranks().describe());
   const std::string activations = loop_.activations().describe();
   if (is_first() && !activations.empty()) log_info(activations);
-  if (is_first() && !recipe_.metrics.empty() && !loop_.job().eval)
-    log_warn("train: metrics = ", recipe_.metrics,
-             " has no effect, because there is no held-out data. Set eval_split or eval_data.");
+  say_unused_keys();
   if (!folder_) {
     TORCH_CHECK_VALUE(!resume, "fit: the run cannot resume, because the recipe has no run_folder.");
     return;
@@ -177,6 +176,23 @@ void FitRun::begin(bool resume, bool accept_changes) {
   write_text_file(folder_->path() + "/recipe.yaml", recipe_.to_yaml());  // after the last check that may throw
   write_text_file(folder_->path() + "/run.json", to_json(record_));
   if (saved_step_ < 0) log_->text("recipe", "```yaml\n" + recipe_.to_yaml() + "```", 0);
+}
+
+/// Keys whose values have no effect in this run.
+void FitRun::say_unused_keys() {
+  if (!is_first()) return;
+  if (!recipe_.metrics.empty() && !loop_.job().eval)
+    log_warn("train: metrics = ", recipe_.metrics,
+             " has no effect, because there is no held-out data. Set eval_split or eval_data.");
+  const int64_t steps = loop_.total_steps();
+  if (recipe_.quantize != "none" && recipe_.quantize_start_step >= steps)
+    log_warn("train: quantize = ", recipe_.quantize,
+             " has no effect, because quantize_start_step = ", recipe_.quantize_start_step, ", but the run has only ",
+             steps, " steps. Set quantize_start_step to less than ", steps, ", or train for more epochs.");
+  if (recipe_.batch_norm_freeze_step >= steps && recipe_.batch_norm_freeze_step > 0)
+    log_warn("train: batch_norm_freeze_step = ", recipe_.batch_norm_freeze_step,
+             " has no effect, because the run has only ", steps, " steps. Set it to less than ", steps,
+             ", or train for more epochs.");
 }
 
 bool FitRun::is_first() {

@@ -239,7 +239,7 @@ void check_no_inference_options(const LadderArguments& arguments) {
                                        {"--weights", !arguments.weights.empty()},
                                        {"--split", !arguments.split.empty()},
                                        {"--batch-size", arguments.batch_size > 0},
-                                       {"--max-drop", arguments.max_drop > 0}}) {
+                                       {"--max-drop", arguments.max_drop >= 0}}) {
     if (is_set) throw UsageError(std::string(option) + " requires --inference.");
   }
 }

@@ -2,15 +2,18 @@
 
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
+#include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/ladder/html_report.h"
 #include "bellows/ladder/inference_job.h"
 #include "bellows/ladder/job.h"
 #include "bellows/ladder/json_report.h"
 #include "bellows/ladder/process.h"
+#include "bellows/models/registry.h"
 #include "bellows/models/torchscript.h"
 #include "bellows/train/resolved_job.h"
 #include "cli/interrupt.h"
@@ -26,17 +29,21 @@ using train::InferenceSettings;
 using train::InferenceSubject;
 using train::Recipe;
 
-/// The jobs log nothing, because the table shows their results. Only the first one prints warnings.
+/// The jobs log nothing, because the table shows their results. Only the first one prints warnings, and each warning only
+/// once, because a job loads several models.
 class JobSink final : public LogSink {
  public:
   void write(LogLevel level, std::string_view message) override {
-    if (level > LogLevel::warn || (level == LogLevel::warn && !silent_)) usual_->write(level, message);
+    if (level > LogLevel::warn || (level == LogLevel::warn && is_new(message))) usual_->write(level, message);
   }
   void progress(const ProgressState&) override {}
   void silence_warnings() { silent_ = true; }
 
  private:
+  bool is_new(std::string_view message) { return !silent_ && warnings_.emplace(message).second; }
+
   std::shared_ptr<LogSink> usual_ = make_default_log_sink();
+  std::set<std::string> warnings_;  ///< those that were printed
   bool silent_ = false;
 };
 
@@ -69,6 +76,26 @@ void check_training_options(const LadderArguments& arguments) {
   }
 }
 
+/// The member that --inference VALUE sets, and the option that sets the same member.
+struct InferenceValue {
+  std::string TrainedArguments::*member;
+  const char* option;
+};
+
+InferenceValue meaning_of(const std::string& value) {
+  std::error_code unreadable;
+  if (std::filesystem::is_directory(value, unreadable)) return {&TrainedArguments::run, "--run"};
+  const bool is_file = std::filesystem::exists(value, unreadable);
+  const std::string file_name = std::filesystem::path(value).filename();
+  const bool is_model = is_file ? models::is_torchscript_path(file_name) || file_name.ends_with(".json")
+                                : models::registry().find(value) != nullptr;
+  if (is_model) return {&TrainedArguments::model, "--model"};
+  if (is_file) return {&TrainedArguments::recipe, "--recipe"};
+  throw UsageError(c10::str("--inference ", value, ": there is no folder, file or registered model of this name. ",
+                            "Expected a run folder, a recipe file (YAML), a TorchScript file, a config.json, or the ",
+                            "name of a registered model.", did_you_mean(value, models::registry().names())));
+}
+
 /// The model as in `bellows evaluate`.
 TrainedArguments trained_arguments(const LadderArguments& arguments) {
   TrainedArguments trained;
@@ -80,14 +107,18 @@ TrainedArguments trained_arguments(const LadderArguments& arguments) {
   trained.split = arguments.split;
   trained.set = arguments.set;
   trained.batch_size = arguments.batch_size;
-  if (arguments.inference == "-") return trained;
-  std::error_code unreadable;
-  const bool folder = std::filesystem::is_directory(arguments.inference, unreadable);
-  std::string& place = folder ? trained.run : trained.recipe;
-  if (!place.empty())
-    throw UsageError(c10::str("--inference ", arguments.inference, " and ", folder ? "--run " : "--recipe ", place,
-                              " both name the model. Leave out one of them."));
-  place = arguments.inference;
+  if (arguments.inference != "-") {
+    const InferenceValue value = meaning_of(arguments.inference);
+    std::string& given = trained.*value.member;
+    if (!given.empty())
+      throw UsageError(c10::str("--inference ", arguments.inference, " and ", value.option, " ", given,
+                                " both name the model. Leave out one of them."));
+    given = arguments.inference;
+  }
+  if (trained.run.empty() && trained.recipe.empty() && trained.model.empty())
+    throw UsageError(
+        "expected a model. Name it after --inference (a run folder, a recipe or a model), or pass --run, --recipe or "
+        "--model.");
   return trained;
 }
 
@@ -115,7 +146,7 @@ InferenceSubject subject_of(const TrainedArguments& arguments, const Recipe& rec
 
 train::LadderOptions ladder_options(const LadderArguments& arguments) {
   train::LadderOptions options;
-  if (arguments.max_drop > 0) options.max_drop = arguments.max_drop / 100;
+  if (arguments.max_drop >= 0) options.max_drop = arguments.max_drop / 100;
   if (arguments.max_seconds > 0) options.max_seconds = arguments.max_seconds;
   if (arguments.quick) {
     options.pairs = options.max_pairs = 5;

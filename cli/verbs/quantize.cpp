@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "bellows/core/log.h"
 #include "bellows/quant/file.h"
 #include "bellows/system/file.h"
 #include "bellows/train/inference/quantization.h"
@@ -34,23 +35,27 @@ void check_options(const QuantizeArguments& arguments) {
   if (!integers && arguments.smooth > 0) throw UsageError("--smooth requires --method static or dynamic.");
   if (!arguments.out.empty() && !arguments.out.ends_with(".safetensors"))
     throw UsageError("--out: expected a file name that ends with .safetensors, got " + arguments.out + ".");
-  if (arguments.method != "static" && arguments.range != "min_max")
-    throw UsageError("--range requires --method static.");
+  if (arguments.method != "static" && !arguments.range.empty()) throw UsageError("--range requires --method static.");
+}
+
+std::string range_of(const QuantizeArguments& arguments) {
+  return arguments.range.empty() ? "min_max" : arguments.range;
 }
 
 train::QuantizationGoal goal_of(const QuantizeArguments& arguments) {
   train::QuantizationGoal goal{
       .options = {.method = quant::method_of(arguments.method == "weight-only" ? "weight_only" : arguments.method),
                   .weights = weights_of(arguments),
-                  .activations = {.method = quant::range_method(arguments.range)},
+                  .activations = {.method = quant::range_method(range_of(arguments))},
                   .rounding = quant::rounding_of(arguments.rounding),
                   .smooth = arguments.smooth,
                   .correct_bias = arguments.correct_bias,
                   .skip = arguments.skip,
                   .strict = arguments.strict},
-      .samples = arguments.samples,
+      .calibrate = !arguments.range.empty(),
       .evaluation = {
           .data = arguments.data, .split = arguments.split, .batch_size = arguments.batch_size, .compile = true}};
+  if (arguments.samples > 0) goal.samples = arguments.samples;
   if (arguments.max_drop >= 0) goal.max_drop = arguments.max_drop / 100;
   return goal;
 }
@@ -61,6 +66,23 @@ std::string comparison(const QuantizationResult& result) {
              {{.title = "original", .evaluation = before}, {.title = "quantized", .evaluation = result.after}}) +
          c10::str("Latency: median time of a batch of ", before.batch_size, ", compiled.\nData: ", before.data, ", ",
                   before.evaluation.samples, " samples.\n");
+}
+
+/// The origin of the ranges of activations. Only the method static has such ranges.
+std::string ranges_text(const QuantizeArguments& arguments, const QuantizationResult& result) {
+  if (arguments.method != "static") return "";
+  if (result.trained_ranges) return "Ranges of activations: from quantization-aware training.\n";
+  return c10::str("Ranges of activations: ", range_of(arguments), " of ", result.calibration_samples,
+                  result.calibration_samples == 1 ? " training sample.\n" : " training samples.\n");
+}
+
+/// Options that the user set, but that have no effect.
+void add_warnings(const QuantizeArguments& arguments, QuantizationResult& result) {
+  if (!result.trained_ranges || arguments.samples == 0) return;
+  result.warnings.emplace_back(
+      "quantize: --samples has no effect on the ranges of activations, because they come from training with quantize = "
+      "int8. To calibrate the ranges instead, pass --range.");
+  log_warn(result.warnings.back());
 }
 
 ordered_json result_json(const QuantizeArguments& arguments, const QuantizationResult& result) {
@@ -79,11 +101,15 @@ ordered_json result_json(const QuantizeArguments& arguments, const QuantizationR
           {"bits", arguments.bits},
           {"group", arguments.group},
           {"rounding", arguments.rounding},
+          {"ranges", arguments.method != "static" ? ordered_json(nullptr)
+                     : result.trained_ranges      ? "training"
+                                                  : "calibration"},
           {"calibration_samples", result.calibration_samples},
           {"data", result.before.data},
           {"before", evaluation_json(result.before)},
           {"after", evaluation_json(result.after)},
           {"kept_for_accuracy", result.kept},
+          {"warnings", result.warnings},
           {"file", arguments.out},
           {"layers", std::move(layers)}};
 }
@@ -97,12 +123,13 @@ int run_quantize(const QuantizeArguments& arguments) {
   const train::Recipe recipe = trained_recipe(arguments);
   const Interrupt interrupt("nothing is saved");
   const train::TrainedModel trained = load_trained_model(arguments, recipe);
-  const QuantizationResult result = train::quantize(trained, goal_of(arguments));
+  QuantizationResult result = train::quantize(trained, goal_of(arguments));
+  add_warnings(arguments, result);
   if (!arguments.out.empty()) quant::save_quantized(arguments.out, result.quantized);
   if (!arguments.html.empty()) write_text_file(arguments.html, train::quantization_page(trained, result));
   if (arguments.json != "-") {
     Terminal terminal;
-    terminal.print(result.quantized.report.to_text() + "\n" + comparison(result));
+    terminal.print(result.quantized.report.to_text() + "\n" + comparison(result) + ranges_text(arguments, result));
     if (!arguments.out.empty()) terminal.print("Saved " + arguments.out + ".\n");
   }
   write_json(arguments.json, json_text(result_json(arguments, result)));

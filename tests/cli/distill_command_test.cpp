@@ -86,6 +86,27 @@ TEST_F(DistillCommand, ResumesAStoppedRun) {
   EXPECT_EQ(std::filesystem::last_write_time(out + "/teacher.safetensors"), weights);
 }
 
+TEST_F(DistillCommand, AMovedRunResumesWithTheTeacherOfItsStart) {
+  const std::string first = path("first"), moved = path("moved"), copy = path("copied_teacher"), other = path("other");
+  ASSERT_EQ(run_bellows({"distill", teacher(), "--student", "mlp", "--out", first, "--set", "epochs=1"}).exit_code, 0);
+  std::filesystem::rename(first, moved);
+  const Outcome resumed = run_bellows({"distill", "--out", moved, "--resume", "--set", "epochs=2", "--json"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(json::parse(resumed.out)["teacher"]["run"], teacher());
+  EXPECT_EQ(json::parse(resumed.out)["student"]["run"], moved);
+  EXPECT_EQ(train::recipe_of_run(moved).teacher_weights, moved + "/teacher.safetensors");
+  std::filesystem::copy(teacher(), copy, std::filesystem::copy_options::recursive);
+  const Outcome same = run_bellows({"distill", copy, "--out", moved, "--resume", "--set", "epochs=2", "--json"});
+  ASSERT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_EQ(json::parse(same.out)["teacher"]["run"], copy);
+  ASSERT_EQ(
+      run_bellows({"train", "--data", digits(), "--set", "epochs=1", "--set", "seed=2", "--out", other}).exit_code, 0);
+  const Outcome refused = run_bellows({"distill", other, "--out", moved, "--resume", "--set", "epochs=3"});
+  EXPECT_EQ(refused.exit_code, 2) << refused.err;
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("the weights of TEACHER " + other + " are not those of the teacher"),
+                                 HasSubstr("from " + teacher()), HasSubstr("Leave out TEACHER")));
+}
+
 TEST_F(DistillCommand, Problems) {
   const auto problem = [](const std::vector<std::string>& arguments, int exit_code, const std::string& words) {
     std::vector<std::string> all{"distill"};
@@ -95,17 +116,21 @@ TEST_F(DistillCommand, Problems) {
     EXPECT_THAT(outcome.err, AllOf(HasSubstr("bellows: "), HasSubstr(words), Not(HasSubstr(".cpp"))));
   };
   const std::string out = path("none");
-  problem({}, 2, "TEACHER");
+  problem({}, 2, "--out");
+  problem({"--student", "mlp", "--out", out}, 2, "expected TEACHER, the run folder of the trained model");
+  problem({teacher(), "--out", out, "--resume"}, 2, "--resume: there is no run in " + out + ". To start one");
+  problem({"--out", teacher(), "--resume"}, 2, "was not started by `bellows distill`");
   problem({teacher(), "--student", "mlp"}, 2, "--out");
   problem({teacher(), "--out", out}, 2, "distill needs a student. Pass --student");
-  problem({path("nowhere"), "--student", "mlp", "--out", out}, 1, "there is no folder");
+  problem({path("nowhere"), "--student", "mlp", "--out", out}, 1, "TEACHER: there is no folder");
   problem({teacher(), "--student", "mpl", "--out", out}, 2, "mlp");
   problem({teacher(), "--student", "mlp", "--out", teacher()}, 2, "name the same folder");
   problem({teacher(), "--student", "mlp", "--out", out, "--weight", "1.5"}, 2, "above 0 and at most 1");
   problem({teacher(), "--student", "bert-20m", "--out", out, "--set", "tokenizer=bytes"}, 2, "same kind");
   std::filesystem::create_directory(path("untrained"));
   std::filesystem::copy_file(teacher() + "/recipe.yaml", path("untrained") + "/recipe.yaml");
-  problem({path("untrained"), "--student", "mlp", "--out", out}, 1, "contains no checkpoint");
+  problem({path("untrained"), "--student", "mlp", "--out", out}, 1,
+          "TEACHER: " + path("untrained") + " contains no checkpoint");
   problem({teacher(), "--student", "mlp", "--out", out, "--set", "num_classes=3"}, 1,
           "the teacher predicts 10 classes");
   EXPECT_FALSE(std::filesystem::exists(out + "/teacher.safetensors")) << "nothing is written after an error";

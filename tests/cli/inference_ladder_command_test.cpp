@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -63,6 +64,18 @@ TEST_F(InferenceLadderCommand, ClimbsWithATrainedModel) {
   EXPECT_EQ(int8["technique"], "int8");
   EXPECT_LT(int8["model_bytes"].get<double>(), 0.3 * eager["model_bytes"].get<double>());
   EXPECT_GT(int8["output_difference"].get<double>(), 0);
+  for (const char* key : {"learning_rate", "time_to_target_s", "judged_by", "curves", "step_shares_ms"})
+    EXPECT_FALSE(eager.contains(key)) << key << " is only for training";
+  for (const char* key : {"target_accuracy", "seeds", "eval_every_steps", "speedup_equal_batch", "recipe"})
+    EXPECT_FALSE(result.contains(key)) << key << " is only for training";
+  if (!result["speedup"].is_null()) {
+    const double start = result["speedup_start_step_ms"].get<double>(),
+                 top = result["speedup_top_step_ms"].get<double>();
+    EXPECT_NEAR(start / top, result["speedup"].get<double>(), 1e-9);
+    char line[80];
+    std::snprintf(line, sizeof line, "%.2f ms → %.2f ms", start, top);
+    EXPECT_THAT(outcome.out, HasSubstr(line));
+  }
   EXPECT_THAT(text_in(path("l.html")), AllOf(HasSubstr("Time per batch"), HasSubstr("static int8")));
   const Outcome evaluated = run_bellows({"evaluate", "--run", run(), "--json"});
   ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
@@ -80,6 +93,17 @@ TEST_F(InferenceLadderCommand, ComparesTheOutputsOfAnUntrainedModel) {
   EXPECT_TRUE(result["baseline"]["accuracy"].is_null());
   EXPECT_EQ(result["rungs"][1]["verdict"], "does not apply") << "channels-last needs images";
   EXPECT_LT(result["rungs"][3]["output_difference"].get<double>(), 1e-4) << "compiled";
+}
+
+TEST_F(InferenceLadderCommand, TakesTheNameOfAModelAndWarnsOnce) {
+  const Outcome outcome =
+      run_bellows({"ladder", "--inference", "digits_resnet", "--max-drop", "0", "--quick", "--max-seconds", "0.01"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("bellows ladder --inference: digits_resnet (random weights) on synthetic inputs"));
+  const std::string warning = "the recipe has no dataset";
+  const size_t first = outcome.err.find(warning);
+  ASSERT_NE(first, std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find(warning, first + 1), std::string::npos) << outcome.err;
 }
 
 TEST_F(InferenceLadderCommand, ARecipeWithoutARunHasRandomWeights) {
@@ -130,9 +154,14 @@ TEST_F(InferenceLadderCommand, Problems) {
   problem({"--data", digits(), "--max-drop", "1"}, 2, "--max-drop requires --inference.");
   problem({"--data", digits(), "--run", run()}, 2, "--run requires --inference.");
   problem({"--inference", run(), "--run", run()}, 2, "both name the model");
-  problem({"--inference"}, 2, "expected a trained model");
-  problem({"--inference", run(), "--max-drop", "-1"}, 2, "a number of points above 0");
-  problem({"--inference", path("none")}, 2, path("none"));
+  problem({"--inference"}, 2, "expected a model. Name it after --inference");
+  problem({"--inference", run(), "--max-drop", "-1"}, 2, "a number of points from 0 to 100");
+  problem({"--data", digits(), "--max-drop", "0"}, 2, "--max-drop requires --inference.");
+  problem(
+      {"--inference", path("none")}, 2,
+      "--inference " + path("none") + ": there is no folder, file or registered model of this name. Expected a run");
+  problem({"--inference", "digits_resent"}, 2, "digits_resnet");
+  problem({"--inference", "mlp", "--model", "resnet18"}, 2, "both name the model");
   problem({"--inference", "--run", path("none")}, 1, "there is no folder");
   std::filesystem::create_directory(path("empty"));
   std::filesystem::copy_file(run() + "/recipe.yaml", path("empty") + "/recipe.yaml");

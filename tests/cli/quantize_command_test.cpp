@@ -22,6 +22,24 @@ using testing::Not;
 /// One epoch of an MLP on the digits.
 class QuantizedDigits : public TrainedMlp<QuantizedDigits> {};
 
+/// The same with quantization-aware training.
+class QuantizationAwareDigits : public TrainedFolder<QuantizationAwareDigits> {
+ public:
+  static std::vector<std::string> settings() { return {"--model", "mlp", "--set", "quantize=int8"}; }
+
+ protected:
+  static json quantized(const std::vector<std::string>& options, std::string& text) {
+    const std::string file = path("quantized.json");
+    std::vector<std::string> all{"quantize", "--run", run(), "--json", file};
+    all.insert(all.end(), options.begin(), options.end());
+    const Outcome outcome = run_bellows(all);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    text = outcome.out + outcome.err;
+    std::ifstream in(file);
+    return json::parse(in);
+  }
+};
+
 }  // namespace
 
 TEST_F(QuantizedDigits, SavesAModelThatEvaluates) {
@@ -42,6 +60,41 @@ TEST_F(QuantizedDigits, SavesAModelThatEvaluates) {
   EXPECT_EQ(json::parse(evaluated.out)["accuracy"], result["after"]["accuracy"]);
 }
 
+TEST_F(QuantizedDigits, ALossOfZeroPointsIsAGoal) {
+  const Outcome outcome = run_bellows({"quantize", "--run", run(), "--samples", "64", "--max-drop", "0", "--json"});
+  EXPECT_NE(outcome.exit_code, 2) << outcome.err;
+  if (outcome.exit_code == 0) {
+    const json result = json::parse(outcome.out);
+    EXPECT_GE(result["after"]["accuracy"], result["before"]["accuracy"]);
+    EXPECT_EQ(result["ranges"], "calibration");
+    EXPECT_TRUE(result["warnings"].empty());
+  } else {
+    EXPECT_THAT(outcome.err, HasSubstr("the accuracy falls by"));
+  }
+}
+
+TEST_F(QuantizationAwareDigits, StatesTheOriginOfTheRanges) {
+  std::string text;
+  const json plain = quantized({}, text);
+  EXPECT_EQ(plain["ranges"], "training");
+  EXPECT_TRUE(plain["warnings"].empty());
+  EXPECT_THAT(text, HasSubstr("Ranges of activations: from quantization-aware training."));
+  const json with_samples = quantized({"--samples", "32"}, text);
+  EXPECT_EQ(with_samples["ranges"], "training");
+  EXPECT_EQ(with_samples["after"]["loss"], plain["after"]["loss"]);
+  ASSERT_EQ(with_samples["warnings"].size(), 1u);
+  EXPECT_THAT(with_samples["warnings"][0].get<std::string>(), HasSubstr("--samples has no effect"));
+  EXPECT_THAT(text, HasSubstr("--samples has no effect"));
+  for (const std::string rule : {"min_max", "percentile"}) {
+    const json with_range = quantized({"--samples", "32", "--range", rule}, text);
+    EXPECT_EQ(with_range["ranges"], "calibration");
+    EXPECT_NE(with_range["after"]["loss"], plain["after"]["loss"]);
+    ASSERT_EQ(with_range["warnings"].size(), 1u);
+    EXPECT_THAT(text, AllOf(HasSubstr("Ranges of activations: " + rule + " of 32 training samples."),
+                            HasSubstr("the ranges from training are not used")));
+  }
+}
+
 TEST_F(QuantizedDigits, Problems) {
   const auto problem = [](const std::vector<std::string>& arguments, int exit_code, const std::string& words) {
     std::vector<std::string> all{"quantize"};
@@ -54,6 +107,8 @@ TEST_F(QuantizedDigits, Problems) {
   problem({"--run", run(), "--rounding", "awq"}, 2, "--rounding awq requires --method weight-only.");
   problem({"--run", run(), "--method", "int8"}, 2, "expected one of static, dynamic, weight-only, got int8");
   problem({"--run", run(), "--method", "dynamic", "--range", "mse"}, 2, "--range requires --method static.");
+  problem({"--run", run(), "--max-drop", "-0.5"}, 2,
+          "expected a number of points from 0 to 100, such as 0.5, got -0.5");
   problem({"--run", path("none")}, 1, "there is no folder");
   problem({"--run", run(), "--skip", "*"}, 1, "no layer of the model can be quantized");
   problem({}, 2, "expected a trained model");

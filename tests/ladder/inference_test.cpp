@@ -136,6 +136,8 @@ TEST(InferenceLadder, KeepsFasterRungsWhoseAccuracyHolds) {
   EXPECT_NEAR(report.plain.step_ms, 8, 0.1) << "a step is a batch of 8";
   EXPECT_NEAR(report.top().step_ms, 0.25, 0.01);
   EXPECT_NEAR(report.top().samples_per_s, 32000, 500);
+  EXPECT_NEAR(report.start_step_ms, 8, 0.1);
+  EXPECT_DOUBLE_EQ(report.start_step_ms / report.top_step_ms, report.speedup.ratio);
   EXPECT_EQ(report.top().model_bytes, 250);
   EXPECT_DOUBLE_EQ(report.top().memory_over_start, 4);
   EXPECT_EQ(report.plain.title, "eager");
@@ -201,6 +203,20 @@ TEST(InferenceLadder, AFailingRungIsReportedAndTheLadderContinues) {
   EXPECT_EQ(rung_named(report, "compiled").verdict, Verdict::kept);
 }
 
+TEST(InferenceLadder, ExpectationsCanDependOnTheMachine) {
+  FakeModel model;
+  FakeInferenceJobs jobs(model);
+  std::vector<InferenceTechnique> techniques = table();
+  techniques.resize(1);
+  techniques[0].expected_on = [](const Machine& machine) {
+    return Expectation{.time_factor = machine.cpu.empty() ? 1.0 : 2.0, .words = "slower here"};
+  };
+  const LadderReport report = run_inference_ladder({.model = "net", .data = "data"}, techniques, jobs, {},
+                                                   {.seconds = [&model] { return model.clock_s; }, .stop = {}});
+  EXPECT_EQ(report.rungs[0].expectation, "slower here");
+  EXPECT_EQ(report.rungs[0].expected_speed, Effect::costs);
+}
+
 TEST(InferenceLadder, RejectsBadOptions) {
   FakeModel model;
   EXPECT_THROW(climb(model, true, {.max_drop = -0.1}), c10::ValueError);
@@ -218,6 +234,8 @@ TEST(InferenceLadder, ReportsAsJsonAndAsAPage) {
   EXPECT_EQ(json["rungs"][4]["model_bytes"], 250);
   EXPECT_EQ(json["rungs"][4]["output_difference"], 0.01);
   EXPECT_EQ(json["rungs"][4]["accuracy"], 0.9);
+  EXPECT_FALSE(json["baseline"].contains("time_to_target_s"));
+  EXPECT_FALSE(json.contains("target_accuracy"));
   const std::string page = ladder_page(report);
   EXPECT_THAT(page, HasSubstr("bellows ladder --inference"));
   EXPECT_THAT(page, HasSubstr("faster inference"));

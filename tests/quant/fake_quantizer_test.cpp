@@ -451,5 +451,81 @@ TEST(FakeQuantizer, BadInput) {
               HasSubstr("the trained range of the inputs of \"last\" is NaN or infinite"));
 }
 
+// As with ZeRO.
+TEST(FakeQuantizer, FindsWeightsThatArePartsOfOneBuffer) {
+  torch::manual_seed(14);
+  torch::nn::Sequential net(torch::nn::Linear(20, 7), torch::nn::ReLU(), torch::nn::Linear(7, 3));
+  const at::Tensor x = torch::randn({6, 20});
+  const auto result = [&] {
+    const Model model = training(net);
+    const FakeQuantizer quantizer(model);
+    const FakeQuantizerGuard guard(quantizer);
+    const at::Tensor y = model.forward(x);
+    EXPECT_EQ(quantizer.trained_layers().size(), 2u);
+    return y;
+  };
+  const at::Tensor separate = result();
+  const at::Tensor flat = torch::empty({20 * 7 + 7 + 7 * 3 + 3});
+  int64_t offset = 0;
+  for (const at::Tensor& parameter : net->parameters()) {
+    const at::Tensor part = flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+    part.copy_(parameter.detach());
+    parameter.set_data(part);
+    offset += parameter.numel();
+  }
+  EXPECT_TRUE(result().equal(separate));
+}
+
+// Two ranks, whose exchange the test imitates.
+TEST(FakeQuantizer, CombinesTheRangesOfRanks) {
+  torch::manual_seed(12);
+  const torch::nn::Linear net(20, 7);
+  const Model model = training(net);
+  const FakeQuantizer whole(model), first(model), second(model);
+  const auto observe = [&](const FakeQuantizer& quantizer, const at::Tensor& x) {
+    const FakeQuantizerGuard guard(quantizer);
+    model.forward(x);
+  };
+  // Each rank contributes [−low, high] of its layers.
+  const auto exchange = [](FakeQuantizer a, FakeQuantizer b) {
+    at::Tensor of_b;
+    b.combine_ranges([&](const at::Tensor& own) { return of_b = own.clone(); });
+    a.combine_ranges([&](const at::Tensor& own) { return at::maximum(own, of_b); });
+  };
+  for (int step = 0; step < 3; ++step) {
+    const at::Tensor x = torch::randn({6, 20});
+    observe(whole, x);
+    observe(first, x.slice(0, 0, 2));
+    observe(second, x.slice(0, 2, 6));
+    exchange(first, second);
+    EXPECT_TRUE(
+        first.trained_layers().begin()->second.input_range.equal(whole.trained_layers().begin()->second.input_range))
+        << "step " << step;
+    FakeQuantizer(second).load_state(first.state());
+  }
+}
+
+TEST(FakeQuantizer, RanksWithoutInputsKeepTheRangesOfOthers) {
+  torch::manual_seed(13);
+  const Model model = training(torch::nn::Linear(20, 7));
+  FakeQuantizer idle(model);
+  EXPECT_TRUE(idle.trained_layers().empty());
+  const at::Tensor of_others = torch::tensor({{2.0F, 3.0F}});  // the range from −2 to 3
+  at::Tensor own;
+  idle.combine_ranges([&](const at::Tensor& bounds) {
+    own = bounds;
+    return at::maximum(bounds, of_others);
+  });
+  EXPECT_TRUE(own.isinf().all().item<bool>());
+  ASSERT_EQ(idle.trained_layers().size(), 1u);
+  EXPECT_TRUE(idle.trained_layers().begin()->second.input_range.equal(torch::tensor({-2.0F, 3.0F})));
+  idle.combine_ranges([](const at::Tensor& bounds) { return bounds; });
+  EXPECT_TRUE(idle.trained_layers().begin()->second.input_range.equal(torch::tensor({-2.0F, 3.0F})))
+      << "a step without inputs on any rank";
+  FakeQuantizer learned(model, {.learned_steps = true});
+  EXPECT_THAT(message_of([&] { learned.combine_ranges([](const at::Tensor& bounds) { return bounds; }); }),
+              HasSubstr("works only without the option `learned_steps`"));
+}
+
 }  // namespace
 }  // namespace bellows::quant

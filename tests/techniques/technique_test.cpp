@@ -44,6 +44,20 @@ TEST(Techniques, RowsAreCompleteAndChangeWhatTheySay) {
   }
 }
 
+TEST(Techniques, Bf16IsExpectedToHelpOnlyWhereItIsFast) {
+  Registry<InferenceTechnique> techniques("technique");
+  register_inference_techniques(techniques);
+  const InferenceTechnique& bf16 = techniques.at("bf16");
+  ASSERT_TRUE(bf16.expected_on);
+  Machine intel;
+  intel.cpu_family_model = "6/106";
+  intel.isa = {"avx512_bf16"};
+  EXPECT_EQ(bf16.expected_on(intel).time_factor, 1);
+  EXPECT_THAT(bf16.expected_on(intel).words, HasSubstr("not faster in bf16"));
+  intel.isa.emplace_back("amx_bf16");
+  EXPECT_LT(bf16.expected_on(intel).time_factor, 0.9);
+}
+
 TEST(Techniques, InferenceRowsAreCompleteAndChangeSettings) {
   Registry<InferenceTechnique> techniques("technique");
   register_inference_techniques(techniques);

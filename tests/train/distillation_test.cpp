@@ -271,7 +271,13 @@ TEST(StudentRecipe, IsTheTeachersWithAnotherModel) {
   teacher.teacher = "resnet50";
   teacher.teacher_weights = "larger.safetensors";
   teacher.distill_temperature = 8;
+  teacher.quantize = "int8";
+  teacher.quantize_scales = "learned";
+  teacher.quantize_start_step = teacher.batch_norm_freeze_step = 100;
   const Recipe student = bellows::train::student_recipe(with_model_defaults(teacher), "mlp");
+  EXPECT_EQ(student.quantize, "none");
+  EXPECT_EQ(student.quantize_scales, "observed");
+  EXPECT_EQ(student.quantize_start_step + student.batch_norm_freeze_step, 0);
   EXPECT_EQ(student.model, "mlp");
   EXPECT_EQ(student.data, "photos");
   EXPECT_EQ(student.epochs, 7);

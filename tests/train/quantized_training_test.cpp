@@ -87,7 +87,8 @@ TEST(QuantizedTraining, EvaluatesWithTheSameRanges) {
   const NamedTensors before = loop.state().extra;
   const Evaluation first = loop.evaluate(), second = loop.evaluate();
   EXPECT_EQ(first.loss, second.loss) << "evaluations do not change ranges";
-  QuantizedTraining none(digits_recipe(), loop.job().model, 1);
+  Job without = make_job(digits_recipe());
+  QuantizedTraining none(without, 1);
   int64_t ranges = 0;
   for (const auto& [name, value] : before) ranges += name.starts_with("quantize.") && name.ends_with("input_range");
   EXPECT_EQ(ranges, 10);
@@ -188,6 +189,88 @@ TEST(QuantizedTraining, SkippedStepsDoNotChangeRanges) {
   EXPECT_EQ(loop.skipped_steps(), 1);
 }
 
+TEST(QuantizedTraining, LearnsScales) {
+  const std::vector<double> observed = losses_of(quantized_recipe(), 6);
+  TrainLoop loop(make_job(quantized_recipe({"quantize_scales=learned"})));
+  ASSERT_EQ(loop.job().optimizers.size(), 2u);
+  const auto scales = [&] {
+    std::vector<at::Tensor> all;
+    for (const auto& [name, value] : loop.state().extra) {
+      if (name.starts_with("quantize.") && name.ends_with("_step")) all.push_back(value.clone());
+    }
+    return all;
+  };
+  loop.run_steps(1);
+  const std::vector<at::Tensor> first = scales();
+  ASSERT_EQ(first.size(), 20u) << "of weights and inputs of 10 layers";
+  loop.run_steps(5);
+  const std::vector<at::Tensor> last = scales();
+  int changed = 0;  // the gradient of the image's scale can be too small for a change
+  for (size_t i = 0; i < first.size(); ++i) changed += !first[i].equal(last[i]);
+  EXPECT_GE(changed, 18);
+  EXPECT_LT(distance(loop.take_losses(), observed), 0.2);
+}
+
+TEST(QuantizedTraining, LearnedScalesResumeWithIdenticalBits) {
+  for (const char* optimizer : {"sgd", "adamw"}) {
+    SCOPED_TRACE(optimizer);
+    const TemporaryFolder one, two;
+    const auto recipe = [&](const TemporaryFolder& folder) {
+      Recipe made = quantized_recipe(
+          {"quantize_scales=learned", "quantize_start_step=3", "lr=0.001", std::string("optimizer=") + optimizer});
+      made.run_folder = folder.path();
+      return made;
+    };
+    const std::vector<double> whole = resumed_losses(recipe(one), false, 0);
+    std::vector<double> parts = resumed_losses(recipe(two), false, 9);
+    ASSERT_EQ(parts.size(), 9u);
+    const std::vector<double> rest = resumed_losses(recipe(two), true, 0);
+    parts.insert(parts.end(), rest.begin(), rest.end());
+    EXPECT_EQ(parts, whole);
+    const TrainedModel trained = load_run(one.path());
+    ASSERT_EQ(trained.trained_layers.size(), 10u);
+    EXPECT_TRUE(trained.trained_layers.begin()->second.weight_step.defined());
+    const QuantizationResult result = quantize(trained, {.samples = 32});
+    EXPECT_TRUE(result.trained_ranges);
+  }
+}
+
+TEST(QuantizedTraining, LearnedScalesWorkWithOtherKeys) {
+  for (const std::vector<std::string>& settings :
+       std::vector<std::vector<std::string>>{{"compile=step"},
+                                             {"gradient_accumulation_steps=2"},
+                                             {"gradient_accumulation_dtype=fp32", "gradient_accumulation_steps=2"},
+                                             {"optimizer_in_backward=true", "optimizer_impl=auto"},
+                                             {"max_grad_norm=1"},
+                                             {"on_nan=skip"},
+                                             {"precision=bf16", "amp_level=O2", "optimizer_impl=auto"},
+                                             {"recompute=blocks"}}) {
+    SCOPED_TRACE(settings.front());
+    Recipe recipe = quantized_recipe(settings);
+    recipe.quantize_scales = "learned";
+    const std::vector<double> losses = losses_of(recipe, 6);
+    EXPECT_TRUE(std::isfinite(losses.back()));
+    EXPECT_LT(losses.back(), losses.front());
+  }
+}
+
+TEST(QuantizedTraining, WarnsAboutStepsAfterTheEnd) {
+  const auto warnings_of = [](const std::vector<std::string>& settings) {
+    Recipe recipe = quantized_recipe(settings);
+    recipe.epochs = 1;
+    const CapturedLog log;
+    Trainer(recipe).fit();
+    return log.text();
+  };
+  EXPECT_THAT(
+      warnings_of({"quantize_start_step=12", "batch_norm_freeze_step=40"}),
+      testing::AllOf(HasSubstr("quantize = int8 has no effect, because quantize_start_step = 12, but the run has "
+                               "only 12 steps"),
+                     HasSubstr("batch_norm_freeze_step = 40 has no effect, because the run has only 12 steps")));
+  EXPECT_THAT(warnings_of({"quantize_start_step=11", "batch_norm_freeze_step=11"}),
+              testing::Not(HasSubstr("has no effect")));
+}
+
 namespace {
 
 class QuantizedTrainingRun : public TrainedSuite<QuantizedTrainingRun> {
@@ -234,9 +317,12 @@ TEST(QuantizedTraining, BadInput) {
   EXPECT_THAT(error({"quantize=none", "quantize_start_step=5"}),
               HasSubstr("quantize_start_step = 5 works only with quantize = int8"));
   EXPECT_THAT(error({"batch_norm_freeze_step=-1"}), HasSubstr("batch_norm_freeze_step"));
-  const Model model = make_job(digits_recipe()).model;
-  EXPECT_THAT(error_of([&] { QuantizedTraining(quantized_recipe(), model, 2); }),
-              HasSubstr("quantize = int8 works only with one process"));
+  EXPECT_THAT(error({"quantize=none", "quantize_scales=learned"}),
+              HasSubstr("quantize_scales = learned works only with quantize = int8"));
+  EXPECT_THAT(error({"quantize_scales=trained"}), HasSubstr("expected one of: observed, learned"));
+  Job job = make_job(quantized_recipe({"quantize_scales=learned"}));
+  EXPECT_THAT(error_of([&] { QuantizedTraining(job, 2); }),
+              HasSubstr("quantize_scales = learned works only with one process"));
 }
 
 }  // namespace bellows::train

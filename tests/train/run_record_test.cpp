@@ -68,6 +68,19 @@ TEST(RunRecord, FindsWhatChangesBits) {
   EXPECT_EQ(after(then, [](RunRecord& r) { r.facts["env.OMP_SCHEDULE"] = "static"; }), "env.OMP_SCHEDULE; ");
 }
 
+TEST(RunRecord, ComparesTheWeightsOfATeacherByContent) {
+  const TemporaryFolder folder;
+  const auto with = [&](const std::string& name, const std::string& content) {
+    Recipe recipe = digits_recipe();
+    recipe.teacher_weights = folder.path() + "/" + name;
+    write_bytes(recipe.teacher_weights, content);
+    return this_run(recipe, "10 samples, 0123");
+  };
+  const RunRecord then = with("here", "weights");
+  EXPECT_EQ(summary(differences(then, with("moved", "weights"))), "recipe.teacher_weights; ");
+  EXPECT_EQ(summary(differences(then, with("here", "others!"))), "teacher_weights_file bits; ");
+}
+
 TEST(RunRecord, PutsWhatChangesBitsFirst) {
   EXPECT_EQ(after(record(),
                   [](RunRecord& r) {

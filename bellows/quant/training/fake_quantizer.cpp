@@ -5,8 +5,12 @@
 #include <ATen/ops/_fake_quantize_learnable_per_tensor_affine.h>
 #include <ATen/ops/fake_quantize_per_channel_affine.h>
 #include <ATen/ops/fake_quantize_per_tensor_affine.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -85,7 +89,8 @@ class FakeQuantizer::Impl {
     std::string name;
     TrainedLayer trained;
     MovingRange range;
-    bool seen = false;  ///< whether the range is that of a batch
+    bool seen = false;      ///< whether the range is that of a batch
+    bool observed = false;  ///< whether a batch was added since the last call of combine_ranges()
     bool kept = false;  ///< whether the layer stays in floating point, because another operator reads its weight, too
   };
 
@@ -137,7 +142,32 @@ class FakeQuantizer::Impl {
       layer.trained.input_step.detach().copy_(first.scale.view({1}));
       layer.trained.input_zero_point.copy_(first.zero_point.view({1}));
     }
-    return layer.seen = true;
+    return layer.seen = layer.observed = true;
+  }
+
+  void combine_ranges(const std::function<at::Tensor(at::Tensor)>& largest) {
+    TORCH_CHECK_VALUE(!options_.learned_steps,
+                      "FakeQuantizer: combine_ranges() works only without the option `learned_steps`, because learned "
+                      "steps are not exchanged.");
+    const MutexLock lock(mutex_);
+    const c10::NoGradGuard no_gradients;
+    // The maximum of −low and high. A moving average is monotone, so the widest average is that of the widest ranges.
+    std::vector<at::Tensor> own;
+    const at::Tensor sign = signs();
+    for (const Layer& layer : layers_) {
+      const at::Tensor bounds = layer.range.bounds() * sign;
+      own.push_back(layer.observed ? bounds : at::full_like(bounds, -std::numeric_limits<double>::infinity()));
+    }
+    const at::Tensor all = largest(at::stack(own)) * sign;  // [layers, 2]
+    const at::Tensor unseen = all.select(1, 0).gt(all.select(1, 1));
+    const at::Tensor unseen_on_host = unseen.to(at::kCPU);
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      Layer& layer = layers_[i];
+      const auto row = static_cast<int64_t>(i);
+      layer.range.bounds().copy_(at::where(unseen[row], layer.range.bounds(), all[row]));
+      layer.seen = layer.seen || !unseen_on_host[row].item<bool>();
+      layer.observed = false;
+    }
   }
 
   at::Tensor fake_input(const Layer& layer, const at::Tensor& x, LayerKind kind) const {
@@ -232,6 +262,13 @@ class FakeQuantizer::Impl {
   }
 
  private:
+  /// Turns lower bounds into upper ones, and back.
+  at::Tensor signs() const {
+    const at::Tensor sign = at::ones_like(layers_.front().range.bounds());
+    sign.select(0, 0).fill_(-1);
+    return sign;
+  }
+
   template <class Function>
   static Parameters without_gradients(const Function& function) {
     const c10::NoGradGuard no_gradients;
@@ -341,6 +378,10 @@ NamedTensors FakeQuantizer::state() const {
 
 void FakeQuantizer::load_state(const NamedTensors& state) {
   impl_->load_state(state);
+}
+
+void FakeQuantizer::combine_ranges(const std::function<at::Tensor(at::Tensor)>& largest) {
+  impl_->combine_ranges(largest);
 }
 
 std::vector<at::Tensor> FakeQuantizer::buffers() const {

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -60,6 +61,12 @@ class FakeQuantizer {
   /// Restores a state. The tensors of learned_steps() stay the same objects.
   /// Throws: c10::ValueError if a tensor belongs to no layer of the model, or has a different shape
   void load_state(const NamedTensors& state);
+  /// Combines the ranges of the ranks of a distributed training run, so that they are equal on all ranks. Call it on all ranks
+  /// after the forward passes of a step. If all ranks had equal ranges before the step, the result is the moving average of
+  /// the range of all their inputs. Ranks without inputs in this step do not change it.
+  /// Params: largest – returns the elementwise maximum of the ranks' tensors, fp32 [2 · layers]. May work in place
+  /// Throws: c10::ValueError if the option `learned_steps` is set, because learned steps are not exchanged
+  void combine_ranges(const std::function<at::Tensor(at::Tensor)>& largest);
   /// Returns the tensors that a training step changes by itself, like running statistics of batch norms.
   std::vector<at::Tensor> buffers() const;
 

@@ -53,26 +53,37 @@ void reach_goal(const TrainedModel& trained, const QuantizationGoal& goal, const
   }
 }
 
+/// Whether quantization with these options computes the integers of quantization-aware training.
+bool fits_training(const QuantizationGoal& goal) {
+  const quant::Options& options = goal.options;
+  return !goal.calibrate && options.method == quant::Method::static_range &&
+         options.activations.method == quant::RangeMethod::min_max && options.rounding == quant::Rounding::nearest &&
+         options.smooth == 0 && !options.correct_bias;
+}
+
 /// Uses the ranges from quantization-aware training, if there are any.
-QuantizationGoal with_trained_layers(QuantizationGoal goal, const TrainedModel& trained) {
+/// Params: warnings – receives the reason why they are not used
+QuantizationGoal with_trained_layers(QuantizationGoal goal, const TrainedModel& trained,
+                                     std::vector<std::string>& warnings) {
   quant::Options& options = goal.options;
   if (trained.trained_layers.empty() || !options.trained.empty()) return goal;
-  const bool fits = options.method == quant::Method::static_range && options.rounding == quant::Rounding::nearest &&
-                    options.smooth == 0 && !options.correct_bias;
-  if (fits) {
+  if (fits_training(goal)) {
     options.trained = trained.trained_layers;
-  } else {
-    log_warn(
-        "quantize: the model was trained with quantize = int8, but these options differ from training, so the ranges "
-        "from training are not used. Use the method static without other options.");
+    return goal;
   }
+  warnings.emplace_back(
+      "quantize: the model was trained with quantize = int8, but these options differ from training, so the ranges "
+      "from "
+      "training are not used. Use the method static without options for ranges, rounding or corrections.");
+  log_warn(warnings.back());
   return goal;
 }
 
 }  // namespace
 
 QuantizationResult quantize(const TrainedModel& trained, const QuantizationGoal& given) {
-  const QuantizationGoal goal = with_trained_layers(given, trained);
+  std::vector<std::string> warnings;
+  const QuantizationGoal goal = with_trained_layers(given, trained, warnings);
   TORCH_CHECK_VALUE(!trained.quantized, "quantize: ", trained.weights,
                     " contains a quantized model already. Quantize the model with its original weights.");
   TORCH_CHECK_VALUE(!goal.max_drop || (*goal.max_drop >= 0 && *goal.max_drop <= 1),
@@ -80,7 +91,9 @@ QuantizationResult quantize(const TrainedModel& trained, const QuantizationGoal&
   const Inputs calibration = calibration_inputs(trained, goal.samples);
   QuantizationResult result{.quantized = quant::quantize(trained.model, goal.options, calibration),
                             .before = evaluate(trained, goal.evaluation),
-                            .after = {}};
+                            .after = {},
+                            .trained_ranges = !goal.options.trained.empty(),
+                            .warnings = std::move(warnings)};
   TORCH_CHECK_VALUE(!goal.max_drop || std::isfinite(result.before.evaluation.accuracy),
                     "quantize: `max_drop` needs a task with an accuracy. This task has only a loss.");
   for (const auto& batch : calibration) result.calibration_samples += batch.front().size(0);

@@ -15,6 +15,10 @@ namespace bellows::train {
 struct QuantizationGoal {
   quant::Options options{};
   int64_t samples = 256;  ///< number of training samples for calibration
+  /// Calibrates the ranges of activations even if the model was trained with the key `quantize`. By default, the ranges of
+  /// training are used, if `options` leaves the integers as in training: the method `static_range`, ranges by `min_max`,
+  /// and no rounding or correction.
+  bool calibrate = false;
   /// Largest loss of accuracy, as a share: 0.005 is half a percentage point. If quantization loses more, the most
   /// sensitive layers stay in floating point: 1, 2, 4, … layers, until the accuracy is reached. Unset: no limit.
   std::optional<double> max_drop{};
@@ -27,13 +31,17 @@ struct QuantizationResult {
   ModelEvaluation before, after;
   int64_t calibration_samples = 0;
   std::vector<std::string> kept{};  ///< layers that stay in floating point because of `max_drop`
+  bool trained_ranges = false;      ///< the ranges of activations are those of training with the key `quantize`
+  /// Warnings that were logged, such as the reason why ranges of training are not used.
+  std::vector<std::string> warnings{};
 
   /// Returns the accuracy after minus the accuracy before. NaN if the task has no accuracy.
   double change() const { return after.evaluation.accuracy - before.evaluation.accuracy; }
 };
 
 /// Quantizes a trained model with training samples as calibration data, and evaluates both models on the held-out data.
-/// Shows progress. If the model was trained with the key `quantize`, its ranges are used instead of calibrated ones.
+/// Shows progress. If the model was trained with the key `quantize`, its ranges are used instead of calibrated ones, see
+/// QuantizationGoal::calibrate. Samples then only determine which layers there are, and the errors in the report.
 /// Cost:   two evaluations, plus one for each attempt to reach `max_drop`
 /// Throws: c10::ValueError if the recipe has no dataset, if the limit is not in [0, 1], or if the task has no accuracy.
 ///         Also if the limit cannot be reached. Other exceptions are those of quant::quantize() and evaluate(). Stopped

@@ -73,6 +73,7 @@ std::string quantization_page(const TrainedModel& trained, const QuantizationRes
   const quant::Report& report = result.quantized.report;
   std::string page = begin_page("Quantization of " + trained.job.recipe.model, style);
   page += "<h1>Quantization of " + escape_html(trained.job.recipe.model) + "</h1>\n" + comparison(result);
+  if (result.trained_ranges) page += "<p>The ranges of activations are those of quantization-aware training.</p>\n";
   page +=
       "<h2>Sensitivity of the layers</h2>\n<p>Signal-to-noise ratio of each layer's result if only this layer is "
       "quantized. A longer bar is better. 6 dB correspond to one bit. Red: at least 6 dB below the median.</p>\n";

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <string_view>
@@ -72,7 +73,9 @@ void restore(TrainedModel& trained, const checkpoint::State& state) {
   if (trained.averaged) load_state_dict(trained.model, without_prefix(average, "module."));
   const NamedTensors quantized = without_prefix(state.extra, quantized_training_prefix);
   if (quantized.empty()) return;
-  quant::FakeQuantizer quantizer(trained.model);
+  const bool learned =
+      std::ranges::any_of(quantized, [](const auto& item) { return item.first.ends_with("weight_step"); });
+  quant::FakeQuantizer quantizer(trained.model, {.learned_steps = learned});
   quantizer.load_state(quantized);
   trained.trained_layers = quantizer.trained_layers();
 }

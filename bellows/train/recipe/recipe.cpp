@@ -151,7 +151,11 @@ constexpr Row table[] = {
      "model from whose outputs the model learns, too: a registered model, or the path of a config.json or a "
      "TorchScript "
      "file. Empty: no teacher"},
-    {"teacher_weights", &Recipe::teacher_weights, {}, "safetensors or torch.save file with the teacher's weights"},
+    {"teacher_weights",
+     &Recipe::teacher_weights,
+     {},
+     "safetensors or torch.save file with the teacher's weights",
+     false},
     {"distill",
      &Recipe::distill,
      {0, 1},
@@ -182,9 +186,12 @@ constexpr Row table[] = {
      "with teacher_cache: number of largest logits that are stored. All other classes count as one class. 0: all "
      "logits"},
     {"quantize", &Recipe::quantize, "none, int8",
-     "quantization-aware training, for one process only. int8: linears and convolutions compute with weights and "
-     "inputs "
-     "that are rounded to 8 bits, as the model from `bellows quantize` does"},
+     "quantization-aware training. int8: linears and convolutions compute with weights and inputs that are rounded to "
+     "8 bits, as the model from `bellows quantize` does"},
+    {"quantize_scales", &Recipe::quantize_scales, "observed, learned",
+     "with quantize: how the distance between two rounded values is chosen. observed: from the weights, and from a "
+     "moving "
+     "average of the inputs' range. learned: trained with the gradient of the loss, for one process only"},
     {"quantize_start_step",
      &Recipe::quantize_start_step,
      {0, any},
@@ -595,6 +602,10 @@ void check_teacher_keys(const Recipe& recipe, const std::string& where) {
 }
 
 void check_quantize_keys(const Recipe& recipe, const std::string& where) {
+  TORCH_CHECK_VALUE(recipe.quantize_scales == "observed" || recipe.quantize != "none", "recipe: ", where,
+                    ": quantize_scales = ", recipe.quantize_scales,
+                    " works only with quantize = int8, got quantize = none. Set quantize: int8, or "
+                    "quantize_scales: observed.");
   TORCH_CHECK_VALUE(recipe.quantize_start_step == 0 || recipe.quantize != "none", "recipe: ", where,
                     ": quantize_start_step = ", recipe.quantize_start_step,
                     " works only with quantize = int8, got quantize = none. Set quantize: int8, or "

@@ -52,6 +52,7 @@ struct Recipe {
   std::string teacher_cache;
   int64_t teacher_top = 0;
   std::string quantize = "none";
+  std::string quantize_scales = "observed";
   int64_t quantize_start_step = 0;
   int64_t batch_norm_freeze_step = 0;
   double ema_decay = 0;

@@ -44,6 +44,7 @@ const std::set<std::string, std::less<>> facts_of_bits = {"bellows",
                                                           "compiler",
                                                           "build_flags",
                                                           "model_file",
+                                                          "teacher_weights_file",
                                                           "tokenizer_file",
                                                           "cpu",
                                                           "instruction_sets",
@@ -209,6 +210,7 @@ RunRecord this_run(const Recipe& recipe, const std::string& fingerprint) {
   add_environment(record.facts);
   add_file(record.facts, "model_file", recipe.model);
   add_file(record.facts, "tokenizer_file", recipe.tokenizer);
+  add_file(record.facts, "teacher_weights_file", recipe.teacher_weights);
   record.recipe = recipe.to_yaml();
   record.data = fingerprint;
   return record;

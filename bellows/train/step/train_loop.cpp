@@ -78,7 +78,7 @@ TrainLoop::TrainLoop(Job job)
       policy_(precision_policy(job_.recipe)),
       fast_random_(job_.recipe.fast_random),
       activations_(job_.recipe, job_.model, ranks_.rank()),
-      quantized_(job_.recipe, job_.model, ranks_.size()),
+      quantized_(job_, ranks_.size()),
       compiled_(job_.recipe),
       update_(job_.recipe),
       rates_(job_.recipe, growth_, job_.optimizers),
@@ -148,6 +148,7 @@ void TrainLoop::take_step(data::Batch first, bool stop) {
     forward_backward(*batch, i - 1, mean, alone, last);
     batch = last ? std::nullopt : next_batch();
   }
+  quantized_.exchange(ranks_.group(), step_);
   last_loss_ = mean.loss();
   stop_ = mean.stop();
   last_batch_size_ = mean.samples();

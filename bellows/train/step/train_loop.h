@@ -72,6 +72,8 @@ class TrainLoop {
   int64_t batch() const { return batch_; }
   /// Number of steps in the epoch of the next step.
   int64_t steps_per_epoch() const { return growth_.steps(epoch_); }
+  /// Number of steps in all epochs of the recipe.
+  int64_t total_steps() const { return growth_.total_steps(job_.recipe.epochs); }
   /// Batch size in the epoch of the next step. The last batch of an epoch may be smaller.
   int64_t batch_size() const { return growth_.batch_size(epoch_); }
   int64_t skipped_samples() const { return skipped_ + (started_ ? loader_.skipped() : 0); }
@@ -150,7 +152,7 @@ class TrainLoop {
   amp::Policy policy_;
   nn::FastRandomGuard fast_random_;
   Activations activations_;
-  QuantizedTraining quantized_;
+  QuantizedTraining quantized_;  ///< may add an optimizer to the job
   CompiledParts compiled_;
   Update update_;
   Rates rates_;
