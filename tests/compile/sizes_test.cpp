@@ -187,7 +187,8 @@ Training train(const std::vector<Batch>& batches, bool compiles) {
   const auto step = compile(body, {.always = true, .max_recordings = 512});
   Training run;
   for (const Batch& batch : batches)
-    run.losses.push_back((compiles ? step(batch.ids, batch.labels) : body(batch.ids, batch.labels)).item<double>());
+    run.losses.push_back(
+        (compiles ? step(batch.ids, batch.labels) : body(batch.ids, batch.labels)).template item<double>());
   run.weights = model.parameters();
   run.explanation = step.explain().to_text();
   return run;
