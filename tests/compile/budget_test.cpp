@@ -208,5 +208,32 @@ RC_GTEST_PROP(GeneratedProgramsUnderABudget, KeepTheirValues, ()) {
   RC_ASSERT(far <= allowed);
 }
 
+// The programs of GeneratedPrograms.LeaveNearlyTheSameValues (programs_test.cpp), with half the memory. Most of them are
+// not exact, so repeated instructions are fused with their readers.
+RC_GTEST_PROP(GeneratedProgramsUnderABudget, KeepTheirValuesWithHalfThePeak, ()) {
+  const auto instructions =
+      *rc::gen::container<std::vector<graph::testing::Instruction>>(graph::testing::instruction());
+  const int sizes = *rc::gen::element(1, 3);
+  const bool exact = *rc::gen::inRange(0, 4) == 3;
+  const auto make = [&] {
+    Program program = graph::testing::random_program(instructions, false, sizes);
+    program.body = [sizes, body = std::move(program.body)](int call) { return body(sizes == 1 ? call % 3 : call); };
+    return program;
+  };
+  const double allowed = exact ? 0 : 1;
+  const auto sink = set_log_sink(nullptr);  // many budgets cannot be met
+  const auto backend = std::make_shared<CpuBackend>(BackendOptions{.exact = exact, .memory_budget = 0.5});
+  Region region({.backend = backend});
+  const Tensors expected = outcome(make, 9, nullptr), got = outcome(waiting(backend, make), 9, &region);
+  set_log_sink(sink);
+  const double far = furthest(expected, got);
+  RC_CLASSIFY(region.explain().to_text().find("recompute  ") != std::string::npos, "recomputed");
+  for (size_t i = 0; i < expected.size() && far > allowed; ++i) {
+    if (distance(expected[i], got[i]) > allowed) RC_LOG() << i << ": " << expected[i] << "\n" << got[i] << "\n";
+  }
+  if (far > allowed) RC_LOG() << region.explain().to_text();
+  RC_ASSERT(far <= allowed);
+}
+
 }  // namespace
 }  // namespace bellows::compile_detail::testing

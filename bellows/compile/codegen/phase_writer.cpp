@@ -61,7 +61,13 @@ class PhaseWriter {
   std::vector<int> arguments_of(const std::vector<int>& reductions) const;
   /// Returns: the number of levels. The loops for the reductions of a level use the results of earlier levels.
   int levels() const;
-  void decode_unit(size_t loops, const std::string& from);
+  /// Writes code before the loop over units. Declares the variables of the first unit.
+  virtual void write_first_unit() = 0;
+  /// Writes code that moves these variables to the next unit.
+  virtual void write_next_unit() = 0;
+  /// Writes the position of a unit along the outer loops, as variables `i0`, `i1`, ….
+  void write_first_position(size_t loops, const std::string& unit);
+  void write_next_position(size_t loops);
   void write_pointers();
   void write_numbers();
   std::string simd(const std::vector<int>& reductions) const;
@@ -86,8 +92,10 @@ PhaseWriter::PhaseWriter(const Phase& phase)
 std::string PhaseWriter::write() {
   out_.clear();
   write_numbers();
+  write_first_unit();
   out_ += "for (i64 u = begin; u < end; ++u) {\n";
   write_unit();
+  write_next_unit();
   out_ += "}\n";
   return std::move(out_);
 }
@@ -193,15 +201,19 @@ int PhaseWriter::levels() const {
   return level_.empty() ? 0 : *std::max_element(level_.begin(), level_.end());
 }
 
-void PhaseWriter::decode_unit(size_t loops, const std::string& from) {
-  out_ += c10::str("i64 rest = ", from, ";\n");
-  for (size_t i = loops; i-- > 0;) {
-    if (i == 0)
-      out_ += "const i64 i0 = rest;\n";
-    else
-      out_ += c10::str("const i64 i", i, " = rest % ", marked_size(e_.loops[i]), "; rest /= ", marked_size(e_.loops[i]),
-                       ";\n");
-  }
+// Divisions by sizes that are not literals are slow, so only the first unit needs them.
+void PhaseWriter::write_first_position(size_t loops, const std::string& unit) {
+  if (loops == 0) return;
+  out_ += c10::str("i64 i0 = ", unit, ";\n");
+  for (size_t i = loops; i-- > 1;)
+    out_ += c10::str("i64 i", i, " = i0 % ", marked_size(e_.loops[i]), "; i0 /= ", marked_size(e_.loops[i]), ";\n");
+}
+
+void PhaseWriter::write_next_position(size_t loops) {
+  if (loops == 0) return;
+  for (size_t i = loops; i-- > 1;)
+    out_ += c10::str("if (++i", i, " == ", marked_size(e_.loops[i]), ") { i", i, " = 0; ");
+  out_ += "++i0; " + std::string(loops - 1, '}') + "\n";
 }
 
 std::string PhaseWriter::base(bool result, int index, int64_t offset_bytes) {
@@ -252,6 +264,9 @@ bool PhaseWriter::is_written_inside(size_t s) const {
 
 constexpr int64_t part_length = 4096;       ///< number of floats that are added before the sum is added to a double
 constexpr int64_t longest_kept_row = 8192;  ///< maximum size of a row whose terms are kept on the stack
+/// Size of arrays for a row. It is the same for all sizes, so that programs share the code. The additional places
+/// prevent that elements of different arrays use the same part of the cache.
+constexpr int64_t row_capacity = longest_kept_row + 32;
 
 /// Writes rows: a unit is a row, which contains all places that are reduced together. Its innermost loop is vectorized.
 class RowWriter : public PhaseWriter {
@@ -297,9 +312,6 @@ class RowWriter : public PhaseWriter {
     return result;
   }
 
-  /// Returns: the size of arrays for a row. It is the same for many sizes, so that programs can share the code.
-  int64_t row_capacity() const { return inner_places() <= 1024 ? 1024 : longest_kept_row; }
-
   /// Chooses terms that several loops over a row need and that are more expensive to compute than to read back.
   void choose_kept() {
     if (inner_places() > longest_kept_row) return;
@@ -324,10 +336,11 @@ class RowWriter : public PhaseWriter {
     return roots;
   }
 
+  void write_first_unit() override { write_first_position(outer_, "begin"); }
+  void write_next_unit() override { write_next_position(outer_); }
   void write_unit() override {
-    if (outer_ > 0) decode_unit(outer_, "u");
     write_pointers();
-    for (const int t : to_keep_) out_ += c10::str(value_type(e_.terms[t].type), " b", t, "[", row_capacity(), "];\n");
+    for (const int t : to_keep_) out_ += c10::str(value_type(e_.terms[t].type), " b", t, "[", row_capacity, "];\n");
     kept_now_.clear();
     for (now_ = 0; now_ <= levels(); ++now_) {
       write_unit_terms(now_);
@@ -471,11 +484,27 @@ class ColumnWriter : public PhaseWriter {
     write_stores();
   }
 
+  // The number of blocks is computed by the code: a marked size has another skeleton if it is 1.
+  void write_first_unit() override {
+    const std::string block = marked_size(block_), all = marked_size(columns());
+    if (outer_ > 1) {
+      out_ += c10::str("const i64 blocks = (", all, " + ", block, " - 1) / ", block, ";\n");
+      out_ += c10::str("i64 low = begin % blocks * ", block, ";\n");
+      write_first_position(outer_ - 1, "begin / blocks");
+    } else {
+      out_ += c10::str("i64 low = begin * ", block, ";\n");
+    }
+  }
+  void write_next_unit() override {
+    out_ += c10::str("low += ", marked_size(block_), ";\n");
+    if (outer_ < 2) return;
+    out_ += c10::str("if (low >= ", marked_size(columns()), ") { low = 0;\n");
+    write_next_position(outer_ - 1);
+    out_ += "}\n";
+  }
   virtual void write_block() {
     const std::string block = marked_size(block_), all = marked_size(columns());
-    out_ += c10::str("const i64 blocks = ", marked_size(blocks()), ", low = u % blocks * ", block, ";\n");
     out_ += c10::str("const i64 count = low + ", block, " < ", all, " ? ", block, " : ", all, " - low;\n");
-    if (outer_ > 1) decode_unit(outer_ - 1, "u / blocks");
   }
 
  public:
@@ -615,6 +644,8 @@ class TableWriter : public ColumnWriter {
   }
 
  private:
+  void write_first_unit() override {}
+  void write_next_unit() override {}
   void write_block() override {
     out_ += c10::str(
         "while (items[at + 1].first <= u) ++at;\nconst Item& item = items[at];\nconst i64 low = (u - item.first) * ",

@@ -172,13 +172,15 @@ class Scheduler {
       if (highest < 0 || keys_[u].rank > keys_[highest].rank) highest = u;
     }
     if (highest < 0) return key;
-    if ((outer & ~keys_[highest].reduced) == keys_[highest].outer && !few_places(keys_[highest])) return keys_[highest];
+    const bool same_places = (outer & ~keys_[highest].reduced) == keys_[highest].outer;
+    const bool at_each_place = outer & keys_[highest].reduced;
+    if (same_places && !(at_each_place && few_places(keys_[highest]))) return keys_[highest];
     key.rank = keys_[highest].rank + 1;
     return key;
   }
 
-  /// True for reductions of many places to very few, such as a sum over everything. Computations on the result should
-  /// use all threads, and therefore belong to another phase.
+  /// True for reductions of many places to very few, such as a sum over everything. Computations that use the result at
+  /// all places should use all threads, and therefore belong to another phase.
   bool few_places(const PhaseKey& key) const {
     int64_t outer = 1, inner = 1;
     for (size_t i = 0; i < e_.loops.size(); ++i) (key.reduced >> i & 1 ? inner : outer) *= e_.loops[i];

@@ -86,21 +86,22 @@ struct Planned {
 using Source = std::vector<const KernelCode::Function*>;
 
 /// Distributes the functions that have no library yet over sources.
-std::vector<Source> share_out(const std::vector<Planned>& planned, const Libraries& known) {
+std::vector<Source> share_out(const std::vector<Planned>& planned, const std::vector<KernelCode::Function>& further,
+                              const Libraries& known) {
   std::vector<Source> sources;
   std::set<std::string> seen;
   size_t bytes = source_bytes;
-  for (const Planned& each : planned) {
-    for (const auto& function : each.code.functions) {
-      if (known.contains(function.symbol) || !seen.insert(function.symbol).second) continue;
-      if (bytes + function.text.size() > source_bytes) {
-        sources.emplace_back();
-        bytes = 0;
-      }
-      sources.back().push_back(&function);
-      bytes += function.text.size();
+  const auto add = [&](const KernelCode::Function& function) {
+    if (known.contains(function.symbol) || !seen.insert(function.symbol).second) return;
+    if (bytes + function.text.size() > source_bytes) {
+      sources.emplace_back();
+      bytes = 0;
     }
-  }
+    sources.back().push_back(&function);
+    bytes += function.text.size();
+  };
+  for (const Planned& each : planned) std::for_each(each.code.functions.begin(), each.code.functions.end(), add);
+  std::for_each(further.begin(), further.end(), add);
   return sources;
 }
 
@@ -196,8 +197,8 @@ KernelReport generate_kernels(Program& program, KernelProvider& provider, const 
   std::vector<KernelCode*> codes;
   codes.reserve(planned.size());
   for (Planned& each : planned) codes.push_back(&each.code);
-  used.functions.adapt(codes);
-  const std::vector<Source> sources = share_out(planned, used.libraries);
+  const std::vector<KernelCode::Function> further = used.functions.adapt(codes);
+  const std::vector<Source> sources = share_out(planned, further, used.libraries);
   compile_all(sources, provider, stop, used.libraries);
   for (const Source& source : sources) report.compiled += static_cast<int64_t>(source.size());
   std::set<std::string> different;

@@ -38,6 +38,28 @@ Shape shape_of(const Expression& expression) {
   return shape;
 }
 
+/// Counts the pairs of loads that read the same operand in different orders, for example a matrix and its transpose.
+int opposite_loads(const Expression& expression) {
+  int count = 0;
+  const auto opposite = [&](const Term& a, const Term& b) {
+    for (size_t i = 0; i < expression.loops.size(); ++i) {
+      for (size_t k = 0; k < i; ++k) {
+        const bool vary = a.strides[i] && a.strides[k] && b.strides[i] && b.strides[k];
+        if (vary && (a.strides[i] < a.strides[k]) != (b.strides[i] < b.strides[k])) return true;
+      }
+    }
+    return false;
+  };
+  for (size_t i = 0; i < expression.terms.size(); ++i) {
+    const Term& one = expression.terms[i];
+    for (size_t k = 0; one.function == Function::load && k < i; ++k) {
+      const Term& other = expression.terms[k];
+      count += other.function == Function::load && other.index == one.index && opposite(one, other);
+    }
+  }
+  return count;
+}
+
 /// Fuses the instructions of one program.
 class LoopFuser {
  public:
@@ -126,6 +148,10 @@ class LoopFuser {
 
   static bool fits(const GroupWriter& both, const GroupWriter& a, const GroupWriter& b) {
     if (!both.is_sound() || both.inputs().size() > most_operands) return false;
+    // Instructions that read the same operand in different orders only have the same loops if two sizes happen to be
+    // equal or to have common factors. Programs for other sizes could not share the code.
+    if (opposite_loads(both.expression()) > opposite_loads(a.expression()) + opposite_loads(b.expression()))
+      return false;
     const Shape one = shape_of(a.expression()), two = shape_of(b.expression()), all = shape_of(both.expression());
     if (all.reduced.size() > std::max<size_t>({1, one.reduced.size(), two.reduced.size()})) return false;
     return all.levels <= std::max(one.levels, two.levels) || all.longest <= cached_places;
