@@ -47,8 +47,13 @@ void PlainCalls::note(uint64_t kind, bool in_vain) {
   }
   if (kinds_.size() == most_kinds) kinds_.clear();
   Streak& streak = kinds_[kind];
-  streak.length = std::clamp(8 * streak.length, 1, longest);
+  streak.length = std::clamp(growth * streak.length, 1, longest);
   streak.left = streak.length;
+}
+
+void PlainCalls::note_first(std::span<const at::Tensor* const> arguments, bool in_vain) {
+  any_in_vain_ = any_in_vain_ || in_vain;
+  if (in_vain) note(kind_of_call(arguments), true);
 }
 
 }  // namespace bellows::graph::detail
