@@ -139,7 +139,7 @@ void Region::follow(State& state, const std::function<void()>& function, std::sp
     lane->replay.forget();
   }
   if (failure) lane->replay.forget();
-  state.note_kind(kind, arguments, replay_guard->in_vain());
+  state.note_kind(kind, arguments, replay_guard->in_vain() && !failure);
   state.give_back(std::move(lane), counts);
   if (failure) std::rethrow_exception(failure);
 }
