@@ -150,6 +150,23 @@ TEST(Region, SizesThatChangeInPlaceAreNoBarriers) {
   }
 }
 
+/// Dropped recordings must not keep the values that following compares, nor take them from other recordings.
+TEST(Region, ManySizesAreFollowedAfterOthersWereDropped) {
+  Region region({.max_recordings = 2});
+  const auto twice = [&](int64_t size) {
+    at::Tensor sum;
+    const at::Tensor x = torch::arange(size);
+    region.run([&] { sum = (x * 2 + size).sum(); });
+    return sum.item<int64_t>();
+  };
+  for (int64_t size = 1; size <= 1200; ++size) ASSERT_EQ(twice(size), size * (2 * size - 1)) << size;
+  const int64_t recorded = region.explain().recorded;
+  for (int round = 0; round < 3; ++round) {
+    for (const int64_t size : {1199, 1200}) EXPECT_EQ(twice(size), size * (2 * size - 1));
+  }
+  EXPECT_EQ(region.explain().recorded, recorded) << "the last two recordings are followed";
+}
+
 /// The function turns its input in each second call, so later operators receive other sizes.
 TEST(Region, AnInputThatTheFunctionTurnsHasTwoRecordings) {
   const auto make = [] {
