@@ -667,6 +667,36 @@ TEST(Replay, AnExceptionOfTheFunctionInAVerificationCall) {
   EXPECT_EQ(compiled.explain().replayed_calls, 4) << compiled.explain().to_text();
 }
 
+/// A pending tensor may be turned in place, because each replay makes it anew. A weight stays turned for the next call.
+TEST(Replay, SizesThatChangeInPlace) {
+  const at::Tensor x = torch::randn({4, 3});
+  const CompileOptions options{.exact = true, .replay = {.after = 2, .verify_every = 3}};
+  const auto turn_result = [](const at::Tensor& each) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor turned = each.tanh().t_();
+    return std::vector<at::Tensor>{turned, turned.add(1).unsqueeze_(0)};
+  };
+  const auto turns = compile(turn_result, options);
+  for (int call = 0; call < 8; ++call) {
+    const auto results = turns(x), expected = turn_result(x);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(same_bits(results[i], expected[i])) << i;
+      EXPECT_EQ(results[i].strides(), expected[i].strides()) << i;
+    }
+  }
+  EXPECT_GT(turns.explain().replayed_calls, 0) << turns.explain().to_text();
+
+  const at::Tensor weight = torch::randn({3, 3}), other = weight.clone();
+  const auto turn_weight = [](const at::Tensor& each, const at::Tensor& w) {
+    const at::NoGradGuard no_grad;
+    at::Tensor turned = w;
+    return each.mm(turned.t_());
+  };
+  const auto weighs = compile([&](const at::Tensor& each) { return turn_weight(each, weight); }, options);
+  for (int call = 0; call < 8; ++call) EXPECT_TRUE(same_bits(weighs(x), turn_weight(x, other))) << call;
+  EXPECT_EQ(weighs.explain().replayed_calls, 0);
+}
+
 TEST(Replay, TwoThreads) {
   nn::Sequential net = mlp();
   const auto body = [&](const at::Tensor& x) {

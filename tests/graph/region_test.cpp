@@ -127,6 +127,59 @@ TEST(Region, ValuesThatTheHostNeedsAreBarriers) {
   EXPECT_EQ(said.barrier_causes.empty(), false);
 }
 
+/// Pending tensors, tensors from outside, and a gradient through the changed tensor.
+TEST(Region, SizesThatChangeInPlaceAreNoBarriers) {
+  const auto make = [] {
+    const at::Tensor w = torch::randn({2, 4}, torch::requires_grad()), x = torch::randn({2, 4});
+    return Program{[=](int call) -> Tensors {
+      w.mutable_grad() = at::Tensor();
+      at::Tensor turned = w * (call + 1);
+      turned.transpose_(0, 1);
+      at::Tensor squeezed = turned.sub(1).unsqueeze_(1).squeeze_().t_();
+      squeezed.unsqueeze_(0).squeeze_(0);
+      at::Tensor outside = x.view({4, 2});
+      outside.t_();
+      (squeezed * outside).sum().backward();
+      return {turned, squeezed + 1, outside * 2, w.grad()};
+    }};
+  };
+  for (const bool record_deferred : {false, true}) {
+    const Explanation said = expect_same(make, 10, {.record_deferred = record_deferred});
+    EXPECT_EQ(said.barriers, 0);
+    EXPECT_GE(said.followed_calls, 8);
+  }
+}
+
+/// Dropped recordings must not keep the values that following compares, nor take them from other recordings.
+TEST(Region, ManySizesAreFollowedAfterOthersWereDropped) {
+  Region region({.max_recordings = 2});
+  const auto twice = [&](int64_t size) {
+    at::Tensor sum;
+    const at::Tensor x = torch::arange(size);
+    region.run([&] { sum = (x * 2 + size).sum(); });
+    return sum.item<int64_t>();
+  };
+  for (int64_t size = 1; size <= 1200; ++size) ASSERT_EQ(twice(size), size * (2 * size - 1)) << size;
+  const int64_t recorded = region.explain().recorded;
+  for (int round = 0; round < 3; ++round) {
+    for (const int64_t size : {1199, 1200}) EXPECT_EQ(twice(size), size * (2 * size - 1));
+  }
+  EXPECT_EQ(region.explain().recorded, recorded) << "the last two recordings are followed";
+}
+
+/// The function turns its input in each second call, so later operators receive other sizes.
+TEST(Region, AnInputThatTheFunctionTurnsHasTwoRecordings) {
+  const auto make = [] {
+    auto x = std::make_shared<at::Tensor>(torch::randn({2, 3}));
+    return Program{[x](int) -> Tensors {
+      const at::Tensor twice = *x * 2;
+      x->t_();
+      return {twice, *x + 1};
+    }};
+  };
+  EXPECT_GE(expect_same(make).followed_calls, 8);
+}
+
 TEST(Region, FactoriesTakeTheHostsNumbers) {
   Region region;
   for (int call = 0; call < 5; ++call) {

@@ -34,6 +34,9 @@ constexpr std::array<std::string_view, 8> untagged_dynamic = {"aten::_unique",
 constexpr std::array<std::string_view, 6> metadata_readers = {"aten::empty_like",        "aten::new_empty",
                                                               "aten::new_empty_strided", "aten::rand_like",
                                                               "aten::randn_like",        "aten::randint_like"};
+/// In-place operators that only turn or reshape their tensor. They do not change its storage.
+constexpr std::array<std::string_view, 6> metadata_writers = {
+    "aten::transpose_", "aten::t_", "aten::unsqueeze_", "aten::squeeze_", "aten::squeeze_.dim", "aten::squeeze_.dims"};
 /// Operators that write the running mean and variance in training, although their schemas do not declare it, and the
 /// index of the mean. The variance is the next argument.
 constexpr std::array<std::pair<std::string_view, int>, 7> running_statistics = {{{"aten::native_batch_norm", 3},
@@ -115,7 +118,7 @@ OperatorFacts look_up(const c10::OperatorHandle& handle) {
   facts.known = schema.name().rfind("aten::", 0) == 0 || handle.hasTag(at::Tag::pt2_compliant_tag);
   read_arguments(facts, schema);
   facts.results = schema.returns().size();
-  facts.reads_no_data = is_one_of(facts.name, metadata_readers);
+  facts.reads_no_data = is_one_of(facts.name, metadata_readers) || is_one_of(facts.name, metadata_writers);
   facts.runs_on_zeros = is_safe_on_zeros(facts.name);
   facts.random = handle.hasTag(at::Tag::nondeterministic_seeded);
   facts.host_value = handle.hasTag(at::Tag::dynamic_output_shape) || handle.hasTag(at::Tag::data_dependent_output) ||

@@ -23,7 +23,7 @@ struct OperatorFacts {
   int dropout_argument = -1;      ///< index of a probability; if it is 0, the operator is not random; -1 if absent
   int train_argument = -1;        ///< index of a flag; if it is false, the operator is not random; -1 if absent
   bool factory = false;           ///< has no tensor arguments
-  bool reads_no_data = false;     ///< reads only metadata of its tensors, such as sizes
+  bool reads_no_data = false;     ///< reads, and perhaps changes, only metadata of its tensors, such as sizes
   bool random = false;            ///< draws random numbers from a generator
   bool known = false;             ///< an operator of libtorch, or an operator with the tag pt2_compliant_tag
   bool host_value = false;        ///< a result is not a tensor, or the sizes of a result depend on data

@@ -31,19 +31,6 @@ bool same_kind(const c10::IValue& a, const c10::IValue& b) {
          a.isGenerator() == b.isGenerator() && a.isComplexDouble() == b.isComplexDouble() && a.isList() == b.isList();
 }
 
-/// True if two numbers are of the same kind, or lists of such numbers have the same length.
-bool same_number_kind(const c10::IValue& a, const c10::IValue& b) {
-  if (a.isList() && b.isList()) {
-    const auto x = a.toListRef(), y = b.toListRef();
-    if (x.size() != y.size()) return false;
-    for (size_t i = 0; i < x.size(); ++i) {
-      if (!same_number_kind(x[i], y[i])) return false;
-    }
-    return true;
-  }
-  return same_kind(a, b);
-}
-
 /// Compares the tensors of an argument with the recorded ones. Returns false at the first difference.
 bool same_tensors(const Instruction::Argument& argument, const c10::IValue& value, const BufferId*& buffer) {
   if (value.isNone() || (argument.kind == Kind::tensor) != value.isTensor()) return false;
@@ -74,6 +61,7 @@ Arrival::Arrival(const tap::OpCall& call, const OperatorFacts& facts, tap::Stack
     for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
       const size_t known = table.size();
       buffers.push_back(table.of(tensor));
+      tensors.push_back(&tensor);
       if (table.size() > known && tap::is_pending(*tensor.storage().unsafeGetStorageImpl())) foreign = true;
     });
   }
@@ -170,6 +158,18 @@ bool same_constant(const c10::IValue& a, const c10::IValue& b) {
   if (!a.isComplexDouble()) return false;
   const auto x = a.toComplexDouble(), y = b.toComplexDouble();
   return same_bits(x.real(), y.real()) && same_bits(x.imag(), y.imag());
+}
+
+bool same_number_kind(const c10::IValue& a, const c10::IValue& b) {
+  if (a.isList() && b.isList()) {
+    const auto x = a.toListRef(), y = b.toListRef();
+    if (x.size() != y.size()) return false;
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (!same_number_kind(x[i], y[i])) return false;
+    }
+    return true;
+  }
+  return same_kind(a, b);
 }
 
 bool results_fit(const Instruction& instruction, std::span<const c10::IValue> results, BufferTable& buffers) {

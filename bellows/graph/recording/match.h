@@ -15,7 +15,8 @@ struct Arrival {
 
   const tap::OpCall& op;
   std::span<c10::IValue> arguments;
-  c10::SmallVector<BufferId, 8> buffers;  ///< of all tensors, in order
+  c10::SmallVector<BufferId, 8> buffers;           ///< of all tensors, in order
+  c10::SmallVector<const at::Tensor*, 8> tensors;  ///< all tensors, in order; valid as long as the arguments
   DispatchState dispatch_state;
   bool foreign = false;  ///< a tensor is pending in another region or call
 };
@@ -44,5 +45,7 @@ bool results_fit(const Instruction& instruction, std::span<const c10::IValue> re
 /// Returns whether values of this kind can be compared. Objects of unknown classes cannot be compared.
 bool comparable(const c10::IValue& value);
 bool same_constant(const c10::IValue& a, const c10::IValue& b);
+/// Returns whether two numbers are of the same kind, or lists of such numbers have the same length.
+bool same_number_kind(const c10::IValue& a, const c10::IValue& b);
 
 }  // namespace bellows::graph::detail

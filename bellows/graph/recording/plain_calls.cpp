@@ -1,10 +1,10 @@
 #include "bellows/graph/recording/plain_calls.h"
 
+#include <c10/core/AutogradState.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/hash.h>
 
 #include <algorithm>
-
-#include "bellows/graph/recording/dispatch_state.h"
 
 namespace bellows::graph::detail {
 namespace {
@@ -24,9 +24,11 @@ size_t hash_of(const at::Tensor& tensor) {
 
 uint64_t PlainCalls::kind_of_call(std::span<const at::Tensor* const> arguments) const {
   if (!any_in_vain_) return 0;
-  const DispatchState state = DispatchState::capture();
-  size_t hash = c10::hash_combine(state.included, state.excluded);
-  hash = c10::hash_combine(hash, state.grad * 2 + state.inference);
+  // DispatchState::capture() would take longer, because it also reads settings of the process.
+  const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
+  size_t hash = c10::hash_combine(keys.included_.raw_repr(), keys.excluded_.raw_repr());
+  hash = c10::hash_combine(hash, autograd.get_grad_mode() * 2 + autograd.get_inference_mode());
   for (const at::Tensor* argument : arguments) hash = c10::hash_combine(hash, hash_of(*argument));
   return std::max<uint64_t>(hash, 1);
 }
@@ -47,8 +49,13 @@ void PlainCalls::note(uint64_t kind, bool in_vain) {
   }
   if (kinds_.size() == most_kinds) kinds_.clear();
   Streak& streak = kinds_[kind];
-  streak.length = std::clamp(8 * streak.length, 1, longest);
+  streak.length = std::clamp(growth * streak.length, 1, longest);
   streak.left = streak.length;
+}
+
+void PlainCalls::note_first(std::span<const at::Tensor* const> arguments, bool in_vain) {
+  any_in_vain_ = any_in_vain_ || in_vain;
+  if (in_vain) note(kind_of_call(arguments), true);
 }
 
 }  // namespace bellows::graph::detail

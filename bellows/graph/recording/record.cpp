@@ -112,7 +112,8 @@ bool OperatorRecorder::needs_flush() const {
     return operand.geometry.dtype == caffe2::TypeMeta::Make<bool>() ||
            operand.geometry.dtype == caffe2::TypeMeta::Make<uint8_t>();
   });
-  if (uncommon_ || looked_ || !op.known || (op.host_value && (masked || !op.masks_only)) || op.changes_metadata)
+  if (uncommon_ || looked_ || !op.known || (op.host_value && (masked || !op.masks_only)) ||
+      (op.changes_metadata && !op.reads_no_data))
     return true;
   const auto first =
       std::find_if(tensors_.begin(), tensors_.end(), [](const Operand& operand) { return operand.value >= 0; });
@@ -122,7 +123,8 @@ bool OperatorRecorder::needs_flush() const {
   }
   bool flushes = false;
   for_each_recorded_result(recorded_, [&](const Operand& operand, const RecordedOperator::Result& facts) {
-    const bool resized = facts.argument >= 0 && !(tensors_[facts.argument] == operand);              // in place
+    const bool resized =
+        facts.argument >= 0 && !(tensors_[facts.argument] == operand) && !op.reads_no_data;          // in place
     const bool copied = facts.made && first != tensors_.end() && operand.geometry.device != device;  // to a device
     flushes = flushes || resized || copied;
   });

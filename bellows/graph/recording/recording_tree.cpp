@@ -11,6 +11,7 @@ Step* RecordingTree::append(Step* parent, RecordedOperator recorded) {
   made->recorded = std::move(recorded);
   made->parent = parent;
   made->depth = parent->depth + 1;
+  renew(*made);
   return parent->next.insert(parent->next.begin(), std::move(made))->get();
 }
 
@@ -18,7 +19,7 @@ void RecordingTree::end_call(Step* last) {
   ++calls_;
   ++last->ended;
   most_buffers_ = std::max(most_buffers_, static_cast<size_t>(last->recorded.buffers_after));
-  for (Step* step = last; step; step = step->parent) step->last_used = calls_;
+  last->last_used = calls_;
 }
 
 std::vector<const Step*> RecordingTree::leaves() const {
@@ -42,7 +43,23 @@ int RecordingTree::prune(size_t most) {
     while (cut->parent != &root_ && cut->parent->next.size() == 1) cut = cut->parent;
     std::erase_if(cut->parent->next, [&](const auto& step) { return step.get() == cut; });
   }
+  renew_pool();
   return count;
+}
+
+/// Removes the values of dropped recordings when they may be half of the pool.
+void RecordingTree::renew_pool() {
+  constexpr size_t small = 1024;
+  if (pool_.size() < 2 * renewed_pool_ + small) return;
+  pool_.clear();
+  std::vector<Step*> open{&root_};
+  while (!open.empty()) {
+    Step* const step = open.back();
+    open.pop_back();
+    if (step != &root_) renew(*step);
+    for (const auto& next : step->next) open.push_back(next.get());
+  }
+  renewed_pool_ = pool_.size();
 }
 
 std::vector<Recording> RecordingTree::all() const {

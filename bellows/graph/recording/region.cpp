@@ -39,9 +39,9 @@ struct Region::State {
     idle.push_back(std::move(lane));
     total += counts;
   }
-  void note_kind(uint64_t kind, bool in_vain) {
+  void note_kind(uint64_t kind, std::span<const at::Tensor* const> arguments, bool in_vain) {
     const MutexLock lock(mutex);
-    plain.note(kind, in_vain);
+    kind == 0 ? plain.note_first(arguments, in_vain) : plain.note(kind, in_vain);
   }
   /// Returns the kind of a call that is to be followed, or nothing if the call runs eagerly.
   std::optional<uint64_t> kind_of_call(std::span<const at::Tensor* const> arguments) {
@@ -139,7 +139,7 @@ void Region::follow(State& state, const std::function<void()>& function, std::sp
     lane->replay.forget();
   }
   if (failure) lane->replay.forget();
-  state.note_kind(kind, replay_guard->in_vain());
+  state.note_kind(kind, arguments, replay_guard->in_vain() && !failure);
   state.give_back(std::move(lane), counts);
   if (failure) std::rethrow_exception(failure);
 }

@@ -15,8 +15,8 @@ namespace {
 /// Returns: the facts of an operator that may be the next step. Avoids the look-up for other operators.
 const OperatorFacts* facts_among(const std::vector<std::unique_ptr<Step>>& steps, const c10::OperatorHandle& handle) {
   const auto found =
-      std::find_if(steps.begin(), steps.end(), [&](const auto& step) { return *step->recorded.op().handle == handle; });
-  return found == steps.end() ? nullptr : (*found)->recorded.instruction.op;
+      std::find_if(steps.begin(), steps.end(), [&](const auto& step) { return *step->compact.op->handle == handle; });
+  return found == steps.end() ? nullptr : (*found)->compact.op;
 }
 
 /// Marks the storages of an operator's plain tensors as used while it runs, so that no other region's hold makes them
@@ -85,18 +85,6 @@ DataDependence::~DataDependence() {
   seen_here = outer_;
 }
 
-/// Returns one of the tensors of all arguments.
-at::Tensor tensor_at(const Instruction& instruction, std::span<const c10::IValue> arguments, int index) {
-  at::Tensor found;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (!instruction.arguments[i].is_tensors()) continue;
-    for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-      if (index-- == 0) found = tensor;
-    });
-  }
-  return found;
-}
-
 void run(const tap::OpCall& op, tap::Stack& stack) {
   const InUse in_use(op, stack);
   op.next(stack);
@@ -137,7 +125,10 @@ void ReplayGuard::follow_or_record(const tap::OpCall& op, tap::Stack& stack) {
   }
   const Arrival arrival(op, *facts, stack, buffers_);
   if (const Found found = find(arrival); found.step) {
-    if (found.agreement == Agreement::tensors) counts_.lifted += lift_numbers(found.step->recorded, arrival);
+    if (found.agreement == Agreement::tensors) {
+      counts_.lifted += lift_numbers(found.step->recorded, arrival);
+      tree_.renew(*found.step);
+    }
     return follow(found.step, arrival, op, stack);
   }
   stand_at(at_);
@@ -150,16 +141,16 @@ ReplayGuard::Found ReplayGuard::find(const Arrival& arrival) const {
   Found best;
   if (arrival.foreign) return best;
   for (const auto& step : at_->next) {
+    if (step->compact.matches(arrival)) return {step.get(), Agreement::all};
     const Agreement agreement = compare(step->recorded, arrival);
     if (agreement > best.agreement) best = {step.get(), agreement};
-    if (agreement == Agreement::all) break;
   }
   return best;
 }
 
 void ReplayGuard::follow(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) {
   if (notes_) notes_->note_arguments(step->recorded.instruction, arrival);
-  if (step->recorded.when == When::later) {
+  if (step->compact.when == When::later) {
     ++counts_.followed;
     defer(step, arrival, stack);
   } else {
@@ -168,19 +159,18 @@ void ReplayGuard::follow(Step* step, const Arrival& arrival, const tap::OpCall& 
 }
 
 void ReplayGuard::defer(Step* step, const Arrival& arrival, tap::Stack& stack) {
-  const RecordedOperator& recorded = step->recorded;
-  const Instruction& instruction = recorded.instruction;
+  const CompactOperator& compact = step->compact;
   bool borrows = false;
-  if (recorded.view) {
+  if (compact.view) {
     ++counts_.views;
   } else {
     ++counts_.deferred;
-    borrows = wait_for(instruction, arrival);
-    pending_.operators.push_back(&recorded);
-    add_lifted_numbers(instruction, arrival, pending_.numbers);
+    borrows = wait_for(arrival);
+    pending_.operators.push_back(&step->recorded);
+    if (compact.lifts_numbers) add_lifted_numbers(step->recorded.instruction, arrival, pending_.numbers);
   }
-  auto results = answers(recorded, stack);
-  stack.resize(stack.size() - instruction.arguments.size());
+  auto results = answers(*step, arrival);
+  stack.resize(stack.size() - arrival.arguments.size());
   for (c10::IValue& value : results) stack.push_back(std::move(value));
   stand_at(step);
   if (borrows) flush();
@@ -188,58 +178,54 @@ void ReplayGuard::defer(Step* step, const Arrival& arrival, tap::Stack& stack) {
 
 /// Keeps the operator's tensors until it runs: their data must stay alive, and the host must not access it before.
 /// Returns: true if some memory is borrowed, so that this is not possible
-bool ReplayGuard::wait_for(const Instruction& instruction, const Arrival& arrival) {
+bool ReplayGuard::wait_for(const Arrival& arrival) {
   bool borrows = false;
-  const BufferId* next = arrival.buffers.data();
-  for (size_t i = 0; i < instruction.arguments.size(); ++i) {
-    if (!instruction.arguments[i].is_tensors()) continue;
-    // Not checked, because for_each_tensor() calls it: the caller of wait_for() holds the lock.
-    for_each_tensor(arrival.arguments[i], [&](const at::Tensor& tensor) BELLOWS_NO_THREAD_SAFETY_ANALYSIS {
-      const BufferId id = *next++;
-      if (id < 0 || buffers_[id].busy()) return;
-      borrows = borrows || is_borrowed(tensor.storage());
-      busy_.push_back(id);
-      holds_.hold(tensor.storage(), options_.guard_inputs);
-      buffers_[id].real = tensor.storage();
-    });
+  for (size_t i = 0; i < arrival.buffers.size(); ++i) {
+    const BufferId id = arrival.buffers[i];
+    if (id < 0 || buffers_[id].busy()) continue;
+    const c10::Storage& storage = arrival.tensors[i]->storage();
+    borrows = borrows || is_borrowed(storage);
+    busy_.push_back(id);
+    holds_.hold(storage, options_.guard_inputs);
+    buffers_[id].real = storage;
   }
   return borrows;
 }
 
-ReplayGuard::Answers ReplayGuard::answers(const RecordedOperator& recorded, const tap::Stack& stack) {
-  const size_t count = recorded.instruction.arguments.size();
-  const std::span<const c10::IValue> arguments(stack.data() + stack.size() - count, count);
-  const RecordedOperator::Result* facts = recorded.results.data();
+ReplayGuard::Answers ReplayGuard::answers(const Step& step, const Arrival& arrival) {
+  const CompactOperator::Result* next = step.compact.results.data();
   Answers results;
-  for (const Instruction::Result& result : recorded.instruction.results) {
+  if (step.compact.results.size() == 1 && !next->list) {
+    results.emplace_back(answer(*next, arrival));
+    return results;
+  }
+  for (const Instruction::Result& result : step.recorded.instruction.results) {
     if (!result.list) {
-      results.emplace_back(answer(recorded.instruction, result.operands[0], *facts++, arguments));
+      results.emplace_back(answer(*next++, arrival));
       continue;
     }
     c10::List<at::Tensor> list;
     list.reserve(result.operands.size());
-    for (const Operand& operand : result.operands)
-      list.push_back(answer(recorded.instruction, operand, *facts++, arguments));
+    for (size_t i = 0; i < result.operands.size(); ++i) list.push_back(answer(*next++, arrival));
     results.emplace_back(std::move(list));
   }
   return results;
 }
 
-at::Tensor ReplayGuard::answer(const Instruction& instruction, const Operand& result,
-                               const RecordedOperator::Result& facts, std::span<const c10::IValue> arguments) {
-  const BufferId id = result.value;
+at::Tensor ReplayGuard::answer(const CompactOperator::Result& result, const Arrival& arrival) {
+  const BufferId id = result.buffer;
   if (id == no_buffer) return {};
-  if (facts.argument >= 0) return tensor_at(instruction, arguments, facts.argument);
-  if (!facts.made) {
-    at::Tensor view = result.geometry.over(c10::Storage(buffers_[id].weak.lock()), facts.counted);
+  if (result.argument >= 0) return *arrival.tensors[result.argument];
+  if (!result.made) {
+    at::Tensor view = result.geometry->over(c10::Storage(buffers_[id].weak.lock()), result.counted);
     if (notes_) notes_->note_view(id, view);
     return view;
   }
-  c10::Storage storage(tap::make_pending_storage(facts.nbytes, result.geometry.device));
+  c10::Storage storage(tap::make_pending_storage(result.nbytes, result.geometry->device));
   busy_.push_back(id);
   buffers_.add(storage);
   buffers_[id].pending = true;
-  at::Tensor made = result.geometry.over(std::move(storage), facts.counted);
+  at::Tensor made = result.geometry->over(std::move(storage), result.counted);
   if (notes_) notes_->note_pending(id, made);
   return made;
 }
@@ -385,7 +371,7 @@ void ReplayGuard::stand_at(Step* step) {
     std::rotate(at_->next.begin(), found, found + 1);  // the next call tries it first
   }
   at_ = step;
-  buffers_.truncate(step->recorded.buffers_after);
+  buffers_.truncate(step->compact.buffers_after);
 }
 
 void ReplayGuard::note_mismatch(const tap::OpCall& op, const Arrival* arrival) {

@@ -67,10 +67,9 @@ class ReplayGuard : public tap::OpTap, public tap::Deferral {
   Plan* plan(bool diverged) BELLOWS_REQUIRES(mutex_);
 
   using Answers = c10::SmallVector<c10::IValue, 3>;
-  Answers answers(const RecordedOperator& recorded, const tap::Stack& stack) BELLOWS_REQUIRES(mutex_);
-  at::Tensor answer(const Instruction& instruction, const Operand& result, const RecordedOperator::Result& facts,
-                    std::span<const c10::IValue> arguments) BELLOWS_REQUIRES(mutex_);
-  bool wait_for(const Instruction& instruction, const Arrival& arrival) BELLOWS_REQUIRES(mutex_);
+  Answers answers(const Step& step, const Arrival& arrival) BELLOWS_REQUIRES(mutex_);
+  at::Tensor answer(const CompactOperator::Result& result, const Arrival& arrival) BELLOWS_REQUIRES(mutex_);
+  bool wait_for(const Arrival& arrival) BELLOWS_REQUIRES(mutex_);
 
   Mutex mutex_;
   RecordingTree& tree_ BELLOWS_GUARDED_BY(mutex_);

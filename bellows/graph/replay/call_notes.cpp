@@ -124,6 +124,13 @@ void CallNotes::note_ran_now(const RecordedOperator& recorded, std::span<const c
                              std::span<const c10::IValue> results) {
   const OperatorFacts& op = recorded.op();
   if (recorded.when == When::flush) return refuse(op.name, "runs immediately, because the host needs a value of it");
+  if (op.changes_metadata) {
+    // A tensor that the call made has its final sizes when it is returned.
+    const BufferId buffer = recorded.instruction.arguments.at(0).operands.at(0).value;
+    if (buffer < 0 || origin(buffer) != Origin::pending)
+      refuse(op.name, "changes the sizes of a tensor that exists before the program runs");
+    return;
+  }
   RecordedOperator ran = recorded;
   for (size_t i = 0; i < arguments.size(); ++i) {
     Instruction::Argument& argument = ran.instruction.arguments[i];
