@@ -80,7 +80,7 @@ struct LayerCall {
   ConvolutionArguments convolution{};
 };
 
-/// Returns the call if the operator is a convolution, a linear, or a matmul of two dense matrices. Whether `weight` is a
+/// Returns the call if the operator is a convolution, a linear, or a matmul whose second operand is a dense matrix. Whether `weight` is a
 /// parameter is not checked.
 /// Params: arguments – of the operator; the result refers to them
 std::optional<LayerCall> layer_call(const tap::OpRef& op, std::span<c10::IValue> arguments);
