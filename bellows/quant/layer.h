@@ -52,6 +52,9 @@ struct QuantizedLayer {
   /// Whether sums that also read the layer's input read its 8-bit values (Options::quantize_sums). Only for convolutions
   /// with the method static_range.
   bool quantizes_sums = false;
+  /// fp32 [], of the signed integers that represent the layer's result in attention (Options::quantize_attention). Undefined:
+  /// attention that reads the result computes in floating point. Only for linears with the method static_range.
+  at::Tensor result_scale{};
 
   /// Returns the result of the layer, in the dtype of the input.
   /// Params: bias – of the call; may be undefined

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "bellows/core/mutex.h"
+#include "bellows/quant/attention.h"
 #include "bellows/quant/inference_guard.h"
 #include "bellows/tap/op_tap.h"
 
@@ -43,6 +44,7 @@ class LayerPlaces {
                         ", but the model's weight has ", weight.sizes(), ".");
       weights_[storage_of(weight)] = {&layer, weight};
       quantizes_sums_ = quantizes_sums_ || layer.quantizes_sums;
+      quantizes_attention_ = quantizes_attention_ || layer.result_scale.defined();
       if (!layer.norm.empty()) norms_[&layer] = storage_of(named(layer.norm + ".running_mean", "buffer"));
     }
   }
@@ -59,6 +61,7 @@ class LayerPlaces {
     return found != norms_.end() && found->second == storage_of(running_mean);
   }
   bool quantizes_sums() const { return quantizes_sums_; }
+  bool quantizes_attention() const { return quantizes_attention_; }
   /// Returns an empty tensor, for the second and third result of a norm that is not computed.
   const at::Tensor& no_statistics() const { return no_statistics_; }
   /// Throws: c10::ValueError if a weight has moved to other memory, so that it is no longer found
@@ -75,7 +78,7 @@ class LayerPlaces {
     at::Tensor weight;
   };
   Layers layers_;
-  bool quantizes_sums_ = false;
+  bool quantizes_sums_ = false, quantizes_attention_ = false;
   at::Tensor no_statistics_ = at::empty({0});
   std::unordered_map<const c10::StorageImpl*, Place> weights_;
   std::unordered_map<const QuantizedLayer*, const c10::StorageImpl*> norms_;  ///< by layer: memory of a running mean
@@ -164,6 +167,7 @@ class Execution : public tap::OpTap, public std::enable_shared_from_this<Executi
       if (!layer) return other(op, stack);
       const at::Tensor result = layer->run(*call->input, call->bias, call->convolution);
       if (layer->quantizes_sums) note_input(*layer, *call->input);
+      if (layer->result_scale.defined()) note_result(*layer, result);
       if (!layer->norm.empty()) note(*layer, result);
       return put(stack, arguments.size(), {result});
     }
@@ -192,8 +196,32 @@ class Execution : public tap::OpTap, public std::enable_shared_from_this<Executi
     for (const at::Tensor& result : results) stack.emplace_back(result);
   }
 
+  void note_result(const QuantizedLayer& layer, const at::Tensor& result) {
+    const MutexLock lock(mutex_);
+    results_.note(result, &layer);
+  }
+
+  /// Returns the operands of attention with their scales if all of them are results of layers that have one.
+  std::optional<AttentionOperands> attention_operands(const AttentionCall& call) {
+    const MutexLock lock(mutex_);
+    const auto *const query = results_.find(call.query), *const key = results_.find(call.key),
+                      *const value = results_.find(call.value);
+    if (!query || !key || !value) return {};
+    return AttentionOperands{.query = call.query,
+                             .key = call.key,
+                             .value = call.value,
+                             .query_scale = (*query)->result_scale,
+                             .key_scale = (*key)->result_scale,
+                             .value_scale = (*value)->result_scale};
+  }
+
   /// Runs an operator that is no layer. The operators of a composite one arrive here.
   void other(const tap::OpCall& op, tap::Stack& stack) {
+    const std::span<c10::IValue> arguments = op.arguments(stack);
+    if (const auto call = places_.quantizes_attention() ? attention_call(op, arguments) : std::nullopt) {
+      if (const auto operands = attention_operands(*call))
+        return put(stack, arguments.size(), {quantized_attention(*operands, call->scale), places_.no_statistics()});
+    }
     if (decomposes_ || !WholeOperators::is_composite(op)) return op.next(stack);
     struct Decomposes {
       Decomposes() { decomposes_ = true; }
@@ -241,6 +269,7 @@ class Execution : public tap::OpTap, public std::enable_shared_from_this<Executi
   std::unordered_map<const c10::TensorImpl*, std::pair<const QuantizedLayer*, at::Tensor>> waiting_
       BELLOWS_GUARDED_BY(mutex_);
   SumOperands sum_operands_ BELLOWS_GUARDED_BY(mutex_);
+  LayerResults<const QuantizedLayer*> results_ BELLOWS_GUARDED_BY(mutex_);  ///< those with a scale
 };
 
 thread_local bool Execution::decomposes_ = false;
@@ -315,6 +344,7 @@ NamedTensors QuantizedModel::named_buffers() const {
     add(prefix + "input_scale", layer.input.scale);
     add(prefix + "input_zero_point", layer.input.zero_point);
     add(prefix + "bias_replacement", layer.bias);
+    add(prefix + "result_scale", layer.result_scale);
     add(prefix + "input_divisors", layer.divisors);
     add(prefix + "input_order", layer.input_order);
   }

@@ -105,7 +105,8 @@ HWY_INLINE int32_t integer_powers(const float* logits, int64_t columns, uint8_t*
   const PanelTag d;
   const PanelIntegers d32;
   const hn::Rebind<uint8_t, PanelTag> d8;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d)), padded = (columns + lanes - 1) / lanes * lanes;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t padded = Int8Panel::count(columns) * Int8Panel::columns;
   auto largest = hn::Set(d, -HUGE_VALF);
   for (int64_t i = 0; i < padded; i += lanes) largest = hn::Max(largest, hn::LoadU(d, logits + i));
   largest = hn::MaxOfLanes(d, largest);
