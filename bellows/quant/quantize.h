@@ -59,7 +59,7 @@ struct Options {
   /// Multiplies 8-bit integers in attention whose query, key and value are results of quantized linears, with fp32 softmax
   /// between both matmuls (quantized_attention() in operators.h). Attention with a mask, causal order or dropout stays in
   /// floating point. For the method static_range; not with `trained`.
-  bool quantize_attention = false;
+  bool quantize_attention = true;
   /// Names of layers that stay in floating point. "*" matches any text, such as "encoder.*". A name that no layer
   /// has is an error.
   std::vector<std::string> skip{};

@@ -100,7 +100,7 @@ TEST(QuantizedModel, AttentionMultipliesIntegers) {
 }
 
 TEST(QuantizedModel, AttentionThatStaysInFloatingPoint) {
-  const Attending net;
+  Attending net;
   const auto batches = batches_of({2, 9, 24});
   EXPECT_FALSE(
       layer(quantize(model_of(net), {.quantize_attention = false}, batches), "self_key").result_scale.defined());

@@ -399,7 +399,7 @@ bool Layouts::compute_now(const graph::Kernel& kernel, const std::vector<Operand
   }
   to.reserve(results.size());
   for (const Operand& result : results) {
-    const at::Tensor bytes = at::empty({static_cast<int64_t>(program_.values[result.value].nbytes)}, at::kByte);
+    const at::Tensor bytes = packed_memory_.take(program_.values[result.value].nbytes);
     constants_[result.value] = bytes;
     program_.constants.push_back({result.value, bytes});
     to.push_back(bytes.mutable_data_ptr());
