@@ -229,7 +229,7 @@ class Execution : public tap::OpTap, public std::enable_shared_from_this<Executi
     } const until_the_end;
     const c10::impl::ForceDispatchKeyGuard keys(decomposed_);
     const tap::OpTapGuard guard(shared_from_this());
-    op.handle().callBoxed(&stack);
+    op.next(stack);
   }
 
   void note_input(const QuantizedLayer& layer, const at::Tensor& input) {
