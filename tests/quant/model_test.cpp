@@ -84,14 +84,15 @@ TEST(QuantizedModel, AttentionMultipliesIntegers) {
   AttentionOperands operands;
   at::Tensor* const tensors[] = {&operands.query, &operands.key, &operands.value};
   at::Tensor* const scales[] = {&operands.query_scale, &operands.key_scale, &operands.value_scale};
-  const torch::nn::Linear linears[] = {net->query, net->key, net->value};
+  torch::nn::Linear linears[] = {net->query, net->key, net->value};
   const char* const names[] = {"self_query", "self_key", "self_value"};
   const torch::NoGradGuard no_gradients;
   for (int i = 0; i < 3; ++i) {
     *scales[i] = layer(made, names[i]).result_scale;
     *tensors[i] = layer(made, names[i]).run(x, linears[i]->bias, {}).view({2, 9, 3, 8}).transpose(1, 2);
     double largest = 0;
-    for (const auto& batch : batches) largest = std::max(largest, linears[i](batch[0]).abs().max().item<double>());
+    for (const auto& batch : batches)
+      largest = std::max(largest, linears[i]->forward(batch[0]).abs().max().item<double>());
     EXPECT_NEAR(scales[i]->item<double>(), largest / 127.5, largest * 1e-4);
   }
   const at::Tensor y = quantized_attention(operands, {}).transpose(1, 2).reshape(x.sizes());
