@@ -262,9 +262,6 @@ TEST(QuantizedModelSafety, LayersInCompositeOperators) {
       [&](const at::Tensor& x) { return at::conv2d(x[0], net->weight, net->bias).unsqueeze(0); },
       [&](const at::Tensor& x) { return at::conv2d(x, net->weight, net->bias, 2, 1); },
       [&](const at::Tensor& x) { return torch::matmul(x, linear->weight.t()); },
-      [&](const at::Tensor& x) {
-        return at::einsum("nchw,vw->nchv", {x, linear->weight});
-      },
       [&](const at::Tensor& x) { return at::linear(x, linear->weight, linear->bias).relu_(); }};
   for (size_t i = 0; i < bodies.size(); ++i) {
     SCOPED_TRACE(i);
