@@ -6,6 +6,7 @@
 
 #include "bellows/compile/attention_kernel.h"
 #include "bellows/compile/flash_attention.h"
+#include "bellows/compile/quantized_attention.h"
 #include "bellows/graph/program/program_edit.h"
 
 namespace bellows::compile_detail {
@@ -387,7 +388,8 @@ graph::Pass attention_kernels_pass() {
           .what = "computes attention and its gradients in the cache, one head at a time",
           .tolerance = 1e-4,
           .run = [](Program& program, const graph::PassOptions&) {
-            return AttentionPass(program).run() + replace_flash_attention(program);
+            return AttentionPass(program).run() + replace_flash_attention(program) +
+                   replace_quantized_attention(program);
           }};
 }
 

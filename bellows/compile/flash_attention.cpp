@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "bellows/compile/attention_heads.h"
 #include "bellows/graph/program/program_edit.h"
 #include "bellows/kernels/attention.h"
 
@@ -13,22 +14,10 @@ using graph::Geometry;
 using graph::Instruction;
 using graph::Operand;
 using graph::detail::operand_of;
-using kernels::Matrices;
 
 constexpr int64_t most_keys = 512, widest_head = 256;
 
 enum Argument : size_t { query, key, value, dropout, is_causal, mask, scale };
-
-/// The heads of a tensor [batch, heads, rows, width].
-template <class T>
-Matrices<T> heads_of(const Geometry& seen, void* memory = nullptr) {
-  return {.data = memory ? static_cast<T*>(memory) + seen.offset : nullptr,
-          .outer = seen.strides[0],
-          .inner = seen.strides[1],
-          .inner_size = seen.sizes[1],
-          .row = seen.strides[2],
-          .column = seen.strides[3]};
-}
 
 class FlashAttention final : public graph::Kernel {
  public:
@@ -63,12 +52,6 @@ class FlashAttention final : public graph::Kernel {
   double scale_ = 1;
 };
 
-bool is_plain(const Operand& one) {
-  const Geometry& seen = one.geometry;
-  return one.value >= 0 && seen.device.is_cpu() && seen.dtype == caffe2::TypeMeta::Make<float>() &&
-         seen.sizes.size() == 4 && (seen.strides[3] == 1 || seen.sizes[3] == 1);
-}
-
 bool is_supported(const Instruction& one, const std::vector<bool>& read) {
   if (!one.op || one.kernel || one.op->name != "aten::_scaled_dot_product_flash_attention_for_cpu" ||
       !one.updates.empty() || one.results.size() != 2 || one.results[0].list || one.results[1].list)
@@ -80,8 +63,8 @@ bool is_supported(const Instruction& one, const std::vector<bool>& read) {
   const Geometry &q = operand_of(one, query).geometry, &k = operand_of(one, key).geometry,
                  &v = operand_of(one, value).geometry;
   const auto& masks = one.arguments[mask].operands;
-  const bool plain = is_plain(operand_of(one, query)) && is_plain(operand_of(one, key)) &&
-                     is_plain(operand_of(one, value)) && is_plain(result);
+  const bool plain = has_fp32_heads(operand_of(one, query)) && has_fp32_heads(operand_of(one, key)) &&
+                     has_fp32_heads(operand_of(one, value)) && has_fp32_heads(result);
   return plain && (sums.value < 0 || !read[sums.value]) && (masks.empty() || masks[0].value < 0) &&
          one.arguments[dropout].constant.toDouble() == 0 && !one.arguments[is_causal].constant.toBool() &&
          q.sizes[0] == k.sizes[0] && q.sizes[1] == k.sizes[1] && q.sizes[3] == k.sizes[3] && k.sizes == v.sizes &&

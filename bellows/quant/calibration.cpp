@@ -2,10 +2,12 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <array>
 #include <cmath>
 #include <set>
 #include <utility>
 
+#include "bellows/quant/attention.h"
 #include "bellows/quant/inference_guard.h"
 
 namespace bellows::quant {
@@ -25,11 +27,16 @@ class Follower : public tap::OpTap {
     const TensorNames::Entry* const weight = layer ? parameters_.find(*layer->weight) : nullptr;
     const bool whole = weight && is_whole(weight->tensor, *layer->weight, layer->transposed);
     note_readers(op, arguments, whole ? layer->weight : nullptr);
-    if (!whole || (!first_ && !places_.contains(layer_name(weight->name)))) return op.next(stack);
+    if (!whole || (!first_ && !places_.contains(layer_name(weight->name)))) {
+      if (const auto attention = options_.observes_attention ? attention_call(op, arguments) : std::nullopt)
+        observe_attention(*attention);
+      return op.next(stack);
+    }
     CalibratedLayer& seen = layer_of(*weight, *layer);
     observe(seen, *layer->input);
     op.next(stack);
     const at::Tensor& result = op.results(stack)[0].toTensor();
+    if (seen.kind == LayerKind::linear) linear_results_.note(result, seen.name);
     if (seen.kind == LayerKind::convolution) results_.insert_or_assign(storage_of(result), Result{result, seen.name});
   }
 
@@ -42,6 +49,7 @@ class Follower : public tap::OpTap {
     }
     first_ = false;
     results_.clear();
+    linear_results_.clear();
   }
 
   std::vector<CalibratedLayer> layers() {
@@ -52,6 +60,8 @@ class Follower : public tap::OpTap {
       if (layer.kept.empty() && other != other_readers_.end())
         layer.kept = "the weight is also read by " + other->second;
       if (options_.observes && layer.kept.empty()) choose_input(layer);
+      const auto result = result_observers_.find(layer.name);
+      if (result != result_observers_.end()) layer.result_scale = result->second->parameters().scale;
     }
     return std::move(layers_);
   }
@@ -106,6 +116,21 @@ class Follower : public tap::OpTap {
     if (layer.kind != LayerKind::convolution) return;
     if (!seen.symmetric) seen.symmetric = make_observer(symmetric, options_.observer);
     seen.symmetric->observe(input);
+  }
+
+  /// Observes the operands of attention if all of them are results of linears.
+  void observe_attention(const AttentionCall& call) BELLOWS_REQUIRES(mutex_) {
+    const std::string *const query = linear_results_.find(call.query), *const key = linear_results_.find(call.key),
+                             *const value = linear_results_.find(call.value);
+    if (!query || !key || !value) return;
+    layers_[places_.at(*query)].attention = {.key = *key, .value = *value};
+    const std::array<std::pair<const std::string*, const at::Tensor*>, 3> operands{
+        {{query, &call.query}, {key, &call.key}, {value, &call.value}}};
+    for (const auto& [layer, tensor] : operands) {
+      std::unique_ptr<Observer>& observer = result_observers_[*layer];
+      if (!observer) observer = make_observer(symmetric, options_.observer);
+      observer->observe(*tensor);
+    }
   }
 
   void choose_input(CalibratedLayer& layer) BELLOWS_REQUIRES(mutex_) {
@@ -173,6 +198,9 @@ class Follower : public tap::OpTap {
   std::unordered_map<std::string, size_t> places_ BELLOWS_GUARDED_BY(mutex_);
   std::unordered_map<std::string, Observers> observers_ BELLOWS_GUARDED_BY(mutex_);
   std::unordered_map<const c10::StorageImpl*, Result> results_ BELLOWS_GUARDED_BY(mutex_);
+  LayerResults<std::string> linear_results_ BELLOWS_GUARDED_BY(mutex_);
+  /// By layer: of results that attention reads.
+  std::unordered_map<std::string, std::unique_ptr<Observer>> result_observers_ BELLOWS_GUARDED_BY(mutex_);
   std::unordered_map<std::string, std::string> other_readers_ BELLOWS_GUARDED_BY(mutex_);  ///< by layer: an operator
   std::set<std::string> read_twice_ BELLOWS_GUARDED_BY(mutex_);
 };

@@ -34,6 +34,13 @@ struct CalibratedLayer {
   std::optional<Norm> norm{};
   Parameters input{};
   bool input_is_signed = false;
+  /// The symmetric int8 scale of the result, if attention reads it as query, key or value; undefined otherwise.
+  at::Tensor result_scale{};
+  /// If attention reads the result as query: names of the layers of its key and value.
+  struct Attention {
+    std::string key{}, value{};
+  };
+  std::optional<Attention> attention{};
   int64_t calls = 0;  ///< per batch
 };
 
@@ -42,8 +49,9 @@ using SeesInput = std::function<void(const std::string& layer, LayerKind kind, c
 
 struct CalibrationOptions {
   ObserverOptions observer{};
-  bool observes = true;    ///< whether the ranges of activations are needed
-  SeesInput sees_input{};  ///< may be empty
+  bool observes = true;             ///< whether the ranges of activations are needed
+  bool observes_attention = false;  ///< whether the ranges of query, key and value are needed; only with `observes`
+  SeesInput sees_input{};           ///< may be empty
 };
 
 /// Runs a model on batches and finds its layers: the convolutions and linears whose weight is a parameter of the model.

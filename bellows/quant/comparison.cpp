@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "bellows/core/mutex.h"
+#include "bellows/quant/attention.h"
 #include "bellows/quant/inference_guard.h"
 #include "bellows/quant/layer_table.h"
 #include "bellows/tap/op_tap.h"
@@ -33,10 +34,12 @@ class Comparison : public tap::OpTap {
       const at::Tensor quantized = errors.layer->run(*call->input, call->bias, call->convolution);
       op.next(stack);
       const at::Tensor& original = op.results(stack)[0].toTensor();
+      if (errors.layer->result_scale.defined()) results_.note(original, errors.layer);
       if (errors.layer->norm.empty()) return add(errors, original, quantized);
       waiting_[original.unsafeGetTensorImpl()] = {&errors, original, quantized};
       return;
     }
+    if (const auto attention = attention_call(op, arguments)) return compare(*attention, op, stack);
     const bool norm = norm_in_evaluation(op, arguments).defined();
     const auto waiting = norm ? waiting_.find(arguments[0].toTensor().unsafeGetTensorImpl()) : waiting_.end();
     if (waiting == waiting_.end()) return op.next(stack);
@@ -52,11 +55,33 @@ class Comparison : public tap::OpTap {
     return decibels(errors.signal, errors.noise);
   }
 
+  /// Params: query – name of the query's linear
+  double attention_sqnr_of(const std::string& query) {
+    const MutexLock lock(mutex_);
+    const Errors& errors = attentions_[query];
+    return decibels(errors.signal, errors.noise);
+  }
+
  private:
   struct Errors {
     const QuantizedLayer* layer = nullptr;
     double signal = 0, noise = 0;
   };
+
+  void compare(const AttentionCall& call, const tap::OpCall& op, tap::Stack& stack) BELLOWS_REQUIRES(mutex_) {
+    const auto *const query = results_.find(call.query), *const key = results_.find(call.key),
+                      *const value = results_.find(call.value);
+    op.next(stack);
+    if (!query || !key || !value) return;
+    const at::Tensor quantized = quantized_attention({.query = call.query,
+                                                      .key = call.key,
+                                                      .value = call.value,
+                                                      .query_scale = (*query)->result_scale,
+                                                      .key_scale = (*key)->result_scale,
+                                                      .value_scale = (*value)->result_scale},
+                                                     call.scale);
+    add(attentions_[(*query)->name], op.results(stack)[0].toTensor(), quantized);
+  }
 
   /// A layer with a folded norm. The original result is that of the norm.
   struct Waiting {
@@ -72,7 +97,9 @@ class Comparison : public tap::OpTap {
 
   const TensorNames parameters_;
   Mutex mutex_;
-  std::unordered_map<std::string, Errors> errors_ BELLOWS_GUARDED_BY(mutex_);               ///< by layer
+  std::unordered_map<std::string, Errors> errors_ BELLOWS_GUARDED_BY(mutex_);      ///< by layer
+  std::unordered_map<std::string, Errors> attentions_ BELLOWS_GUARDED_BY(mutex_);  ///< by the query's layer
+  LayerResults<const QuantizedLayer*> results_ BELLOWS_GUARDED_BY(mutex_);
   std::unordered_map<const c10::TensorImpl*, Waiting> waiting_ BELLOWS_GUARDED_BY(mutex_);  ///< by the original result
 };
 
@@ -89,6 +116,9 @@ void compare_layers(const Model& model, std::span<const QuantizedLayer> layers, 
   }
   for (LayerReport& layer : report.layers) {
     if (layer.kept.empty()) layer.result_sqnr = comparison->sqnr_of(layer.name);
+  }
+  for (AttentionReport& one : report.attentions) {
+    if (one.kept.empty()) one.result_sqnr = comparison->attention_sqnr_of(one.query);
   }
 }
 

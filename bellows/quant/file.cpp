@@ -24,7 +24,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view metadata_key = "bellows.quantization";
-constexpr int file_version = 1;
+constexpr int first_version = 1, version_with_attention = 2;
 constexpr int64_t largest_size = int64_t{1} << 40;
 
 Json json_of(const QuantizedLayer& layer) {
@@ -114,7 +114,7 @@ at::Tensor order_of(const at::Tensor& order, int64_t inputs) {
 }
 
 void check_numbers(const QuantizedLayer& layer) {
-  for (const at::Tensor& scale : {layer.weight.parameters.scale, layer.input.scale}) {
+  for (const at::Tensor& scale : {layer.weight.parameters.scale, layer.input.scale, layer.result_scale}) {
     TORCH_CHECK_VALUE(!scale.defined() || (at::isfinite(scale) & (scale > 0)).all().item<bool>(),
                       "a scale of the layer \"", layer.name, "\" is not a positive number");
   }
@@ -160,6 +160,13 @@ QuantizedLayer layer_of(const Json& json, FileTensors& tensors) {
   if (layer.method != Method::weight_only)
     layer.input = {.scale = tensors.take(prefix + "input_scale", at::kFloat, {}),
                    .zero_point = tensors.take(prefix + "input_zero_point", at::kInt, {})};
+  if (const at::Tensor scale = tensors.take_or_none(prefix + "result_scale"); scale.defined()) {
+    TORCH_CHECK_VALUE(scale.scalar_type() == at::kFloat && scale.dim() == 0 && layer.kind == LayerKind::linear &&
+                          layer.method == Method::static_range,
+                      "only static linears have one scale of their result, in float32; that of \"", layer.name,
+                      "\" is ", c10::toString(scale.scalar_type()), " ", scale.sizes());
+    layer.result_scale = scale;
+  }
   layer.bias = tensors.take_or_none(prefix + "bias_replacement");
   layer.divisors = tensors.take_or_none(prefix + "input_divisors");
   layer.input_order = order_of(tensors.take_or_none(prefix + "input_order"), shape.back());
@@ -185,7 +192,9 @@ std::vector<QuantizedLayer> layers_in(const std::string& text, FileTensors& tens
   try {
     const Json json = Json::parse(text);
     const int version = json.at("version").get<int>();
-    TORCH_CHECK_VALUE(version == file_version, "it has version ", version, ", expected ", file_version);
+    TORCH_CHECK_VALUE(version >= first_version && version <= version_with_attention, "it has version ", version,
+                      ", expected ", first_version, " to ", version_with_attention,
+                      ". Load it with the version of this library that wrote it, or a later one");
     for (const Json& one : json.at("layers")) layers.push_back(layer_of(one, tensors));
   } catch (const Json::exception& error) {
     TORCH_CHECK_VALUE(false, path, ": the description of the quantized layers is damaged: ", error.what(), ".");
@@ -206,6 +215,7 @@ void save_quantized(const std::string& path, const Quantized& quantized) {
     if (tensor.defined()) tensors.emplace_back(name, tensor);
   };
   Json layers = Json::array();
+  int version = first_version;
   for (const QuantizedLayer& layer : *quantized.layers) {
     layers.push_back(json_of(layer));
     tensors.emplace_back(stored_integers(layer));
@@ -215,10 +225,12 @@ void save_quantized(const std::string& path, const Quantized& quantized) {
     add(prefix + "input_scale", layer.input.scale);
     add(prefix + "input_zero_point", layer.input.zero_point);
     add(prefix + "bias_replacement", layer.bias);
+    add(prefix + "result_scale", layer.result_scale);
+    if (layer.result_scale.defined()) version = version_with_attention;
     add(prefix + "input_divisors", layer.divisors);
     add(prefix + "input_order", layer.input_order);
   }
-  const Json description{{"version", file_version}, {"layers", std::move(layers)}};
+  const Json description{{"version", version}, {"layers", std::move(layers)}};
   io::save_safetensors(path, tensors, {.metadata = {{std::string(metadata_key), description.dump()}}});
 }
 

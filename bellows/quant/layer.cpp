@@ -59,6 +59,19 @@ std::optional<LayerCall> convolution_call(std::span<c10::IValue> arguments) {
                                    .groups = arguments[8].toInt()}};
 }
 
+/// Of aten::conv2d. Images without a batch dim are left to libtorch.
+std::optional<LayerCall> convolution_2d_call(std::span<c10::IValue> arguments) {
+  if (arguments[0].toTensor().dim() != 4) return {};
+  return LayerCall{.kind = LayerKind::convolution,
+                   .input = &arguments[0].toTensor(),
+                   .weight = &arguments[1].toTensor(),
+                   .bias = bias_of(arguments[2]),
+                   .convolution = {.stride = arguments[3].toIntVector(),
+                                   .padding = arguments[4].toIntVector(),
+                                   .dilation = arguments[5].toIntVector(),
+                                   .groups = arguments[6].toInt()}};
+}
+
 bool is_one(const c10::IValue& value) {
   return value.toScalar().equal(1);
 }
@@ -69,7 +82,8 @@ struct LayerOperators {
     return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
   }
   c10::OperatorHandle convolution = named("aten::convolution"),
-                      traced_convolution = named("aten::_convolution"),  // of traced TorchScript
+                      traced_convolution = named("aten::_convolution"),        // of traced TorchScript
+      convolution_2d = named("aten::conv2d"), matmul = named("aten::matmul"),  // if they arrive whole
       mm = named("aten::mm"), addmm = named("aten::addmm"), linear = named("aten::linear");
 };
 
@@ -147,7 +161,9 @@ std::optional<LayerCall> layer_call(const tap::OpRef& op, std::span<c10::IValue>
   static const auto* const known = new LayerOperators;  // never destroyed: threads may outlive static objects
   const c10::OperatorHandle& handle = op.handle();
   if (handle == known->convolution || handle == known->traced_convolution) return convolution_call(arguments);
-  if (handle == known->mm)
+  if (handle == known->convolution_2d) return convolution_2d_call(arguments);
+  const bool is_rows = handle == known->matmul && arguments[1].toTensor().dim() == 2;
+  if (handle == known->mm || is_rows)
     return LayerCall{.input = &arguments[0].toTensor(), .weight = &arguments[1].toTensor(), .transposed = true};
   if (handle == known->linear) {
     return LayerCall{

@@ -52,6 +52,9 @@ struct QuantizedLayer {
   /// Whether sums that also read the layer's input read its 8-bit values (Options::quantize_sums). Only for convolutions
   /// with the method static_range.
   bool quantizes_sums = false;
+  /// fp32 [], of the signed integers that represent the layer's result in attention (Options::quantize_attention). Undefined:
+  /// attention that reads the result computes in floating point. Only for linears with the method static_range.
+  at::Tensor result_scale{};
 
   /// Returns the result of the layer, in the dtype of the input.
   /// Params: bias – of the call; may be undefined
@@ -80,7 +83,7 @@ struct LayerCall {
   ConvolutionArguments convolution{};
 };
 
-/// Returns the call if the operator is a convolution, a linear, or a matmul of two dense matrices. Whether `weight` is a
+/// Returns the call if the operator is a convolution, a linear, or a matmul whose second operand is a dense matrix. Whether `weight` is a
 /// parameter is not checked.
 /// Params: arguments – of the operator; the result refers to them
 std::optional<LayerCall> layer_call(const tap::OpRef& op, std::span<c10::IValue> arguments);

@@ -8,9 +8,13 @@
 #include <ATen/ops/amax.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/round.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include <cmath>
 #include <limits>
 #include <optional>
 
@@ -24,6 +28,7 @@ namespace {
 using MaybeTensor = std::optional<at::Tensor>;
 
 constexpr double largest_signed = 127;
+constexpr double largest_power = 255;  ///< the integer of e^0 in the softmax of attention
 
 void check_floating(const at::Tensor& input) {
   TORCH_CHECK_VALUE(input.is_floating_point() && input.dim() > 0,
@@ -95,6 +100,31 @@ at::Tensor convolution_kernel(const at::Tensor& input, const at::Tensor& input_s
   channel[1] = -1;
   const at::Tensor scaled = sums * (input_scale * weight_scale).view(channel);
   return bias ? scaled + bias->to(at::kFloat).view(channel) : scaled;
+}
+
+/// Integers as fp32 or double, which hold them exactly.
+at::Tensor integers_of(const at::Tensor& x, const at::Tensor& scale, at::ScalarType dtype) {
+  return quantize_kernel(x, scale, at::zeros({}, at::kInt), /*is_signed=*/true).to(dtype);
+}
+
+at::Tensor attention_kernel(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const at::Tensor& query_scale, const at::Tensor& key_scale, const at::Tensor& value_scale,
+                            std::optional<double> scale) {
+  TORCH_CHECK_VALUE(
+      query.dim() == 4 && key.dim() == 4 && value.dim() == 4 && query.size(0) == key.size(0) &&
+          query.size(1) == key.size(1) && query.size(3) == key.size(3) && key.size(0) == value.size(0) &&
+          key.size(1) == value.size(1) && key.size(2) == value.size(2),
+      "quantized attention: expected a query [batch, heads, rows, width], a key [batch, heads, keys, width] "
+      "and a value [batch, heads, keys, value width], got ",
+      query.sizes(), ", ", key.sizes(), " and ", value.sizes(), ".");
+  const auto factor = static_cast<float>(scale.value_or(1 / std::sqrt(static_cast<double>(query.size(3)))));
+  const at::Tensor sums = at::matmul(integers_of(query, query_scale, at::kDouble),
+                                     integers_of(key, key_scale, at::kDouble).transpose(2, 3));
+  const at::Tensor logits = sums.to(at::kFloat) * (query_scale * key_scale * factor);
+  const at::Tensor powers = at::exp(logits - logits.amax(-1, /*keepdim=*/true)).mul(largest_power).round();
+  const at::Tensor mixed = at::matmul(powers.to(at::kDouble), integers_of(value, value_scale, at::kDouble));
+  const at::Tensor result = mixed.to(at::kFloat) * (value_scale / powers.sum(-1, /*keepdim=*/true));
+  return result.transpose(1, 2).contiguous().transpose(1, 2);
 }
 
 kernels::WeightFormat format_of(int64_t bits, bool is_signed, bool has_zero_points, int64_t outputs, int64_t inputs,
@@ -169,6 +199,10 @@ TORCH_LIBRARY_FRAGMENT(bellows, library) {
       " Tensor? bias, int[] stride, int[] padding, int[] dilation, int groups) -> Tensor",
       {at::Tag::pt2_compliant_tag});
   library.def(
+      "quantized_attention(Tensor query, Tensor key, Tensor value, Tensor query_scale, Tensor key_scale,"
+      " Tensor value_scale, float? scale) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+  library.def(
       "weight_only_linear(Tensor input, Tensor packed, Tensor? bias, int bits, bool is_signed, bool has_zero_points,"
       " int outputs, int inputs, int group_size) -> Tensor",
       {at::Tag::pt2_compliant_tag});
@@ -179,6 +213,7 @@ TORCH_LIBRARY_IMPL(bellows, CompositeExplicitAutograd, library) {
   library.impl("dequantize", dequantize_kernel);
   library.impl("quantized_linear", linear_kernel);
   library.impl("quantized_convolution", convolution_kernel);
+  library.impl("quantized_attention", attention_kernel);
 }
 
 TORCH_LIBRARY_IMPL(bellows, CPU, library) {
@@ -260,6 +295,13 @@ at::Tensor quantized_convolution(const QuantizedInput& input, const at::Tensor& 
   const at::AutoDispatchBelowADInplaceOrView below;
   return op.call(input.values, input.scale, input.zero_point, weight, weight_scale, some(bias), arguments.stride,
                  arguments.padding, arguments.dilation, arguments.groups);
+}
+
+at::Tensor quantized_attention(const AttentionOperands& operands, std::optional<double> scale) {
+  static const auto op = operator_of("bellows::quantized_attention", attention_kernel);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return op.call(operands.query, operands.key, operands.value, operands.query_scale, operands.key_scale,
+                 operands.value_scale, scale);
 }
 
 }  // namespace bellows::quant

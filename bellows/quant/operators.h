@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
 #include "bellows/quant/affine.h"
@@ -72,5 +73,19 @@ struct ConvolutionArguments {
 /// Shapes: input [N, C, …], weight int8 [O, C / groups, …], weight_scale [O], bias [O] or undefined → [N, O, …]
 at::Tensor quantized_convolution(const QuantizedInput& input, const at::Tensor& weight, const at::Tensor& weight_scale,
                                  const at::Tensor& bias, const ConvolutionArguments& arguments);
+
+/// fp32 operands of attention [batch, heads, rows or keys, width], and the scales [] of their signed integers.
+struct AttentionOperands {
+  at::Tensor query{}, key{}, value{};
+  at::Tensor query_scale{}, key_scale{}, value_scale{};
+};
+
+/// Returns softmax(scale · query · keyᵀ) · value as fp32, with both matmuls on 8-bit integers.
+/// Shapes:   → [batch, heads, rows, value width], in the memory order [batch, rows, heads, value width]
+/// Params:   scale – of the logits; none: 1 / sqrt(width)
+/// Numerics: the operands are quantized as by quantize_activations() with the zero point 0. Softmax is fp32. Its powers
+///           e^(logit − largest logit of the row) are in (0, 1] and become round(255 · power). A result is the sum of
+///           power · value, divided by the sum of the row's integer powers
+at::Tensor quantized_attention(const AttentionOperands& operands, std::optional<double> scale);
 
 }  // namespace bellows::quant

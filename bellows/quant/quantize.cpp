@@ -236,6 +236,27 @@ Report merged(Report found, const Report& sizes) {
   return found;
 }
 
+/// Gives the linears of each attention the scales of their results, if all of them are quantized.
+void quantize_attentions(const std::vector<CalibratedLayer>& found, std::vector<QuantizedLayer>& layers,
+                         Report& report) {
+  std::unordered_map<std::string, QuantizedLayer*> quantized;
+  for (QuantizedLayer& layer : layers) quantized.emplace(layer.name, &layer);
+  std::unordered_map<std::string, at::Tensor> scales;
+  for (const CalibratedLayer& layer : found) scales.emplace(layer.name, layer.result_scale);
+  for (const CalibratedLayer& layer : found) {
+    if (!layer.attention) continue;
+    AttentionReport one{.query = layer.name, .key = layer.attention->key, .value = layer.attention->value};
+    const std::array<const std::string*, 3> names{&one.query, &one.key, &one.value};
+    for (const std::string* name : names) {
+      if (!quantized.contains(*name)) one.kept = "the linear \"" + *name + "\" is not quantized";
+    }
+    for (const std::string* name : names) {
+      if (one.kept.empty()) quantized.at(*name)->result_scale = scales.at(*name);
+    }
+    report.attentions.push_back(std::move(one));
+  }
+}
+
 void check_result(const Report& report) {
   std::string reasons;
   for (const LayerReport& layer : report.layers) reasons += "\n  " + layer.name + ": " + layer.kept;
@@ -279,7 +300,9 @@ Quantized quantize(const Model& model, const Options& options, std::span<const s
   const bool observes = options.method == Method::static_range && options.trained.empty();
   const bool learns = needs_statistics(options);
   std::unordered_map<std::string, InputStatistics> statistics;
-  CalibrationOptions how{.observer = options.activations, .observes = observes};
+  CalibrationOptions how{.observer = options.activations,
+                         .observes = observes,
+                         .observes_attention = observes && options.quantize_attention};
   if (learns) {
     how.sees_input = [&](const std::string& layer, LayerKind kind, const at::Tensor& x) {
       if (kind == LayerKind::linear) statistics.try_emplace(layer, x.size(-1)).first->second.add(x);
@@ -306,6 +329,7 @@ Quantized quantize(const Model& model, const Options& options, std::span<const s
   }
   share_input_parameters(layers);
   check_result(report);
+  quantize_attentions(found, layers, report);
   compare_layers(model, layers, calibration.front(), report);
   Quantized made = with_layers(model, std::move(layers), options.release_weights);
   made.report = merged(std::move(report), made.report);

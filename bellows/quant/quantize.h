@@ -56,6 +56,10 @@ struct Options {
   /// If a sum reads the input of a quantized convolution, too, such as the shortcut of a residual block, it reads the same
   /// 8-bit values. In compiled functions, the activations then need no fp32 copy. For the method static_range.
   bool quantize_sums = true;
+  /// Multiplies 8-bit integers in attention whose query, key and value are results of quantized linears, with fp32 softmax
+  /// between both matmuls (quantized_attention() in operators.h). Attention with a mask, causal order or dropout stays in
+  /// floating point. For the method static_range; not with `trained`.
+  bool quantize_attention = true;
   /// Names of layers that stay in floating point. "*" matches any text, such as "encoder.*". A name that no layer
   /// has is an error.
   std::vector<std::string> skip{};

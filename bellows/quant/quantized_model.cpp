@@ -1,15 +1,18 @@
 #include "bellows/quant/quantized_model.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
 #include <array>
 #include <cmath>
+#include <functional>
 #include <unordered_set>
 #include <utility>
 
 #include "bellows/core/mutex.h"
+#include "bellows/quant/attention.h"
 #include "bellows/quant/inference_guard.h"
 #include "bellows/tap/op_tap.h"
 
@@ -41,6 +44,7 @@ class LayerPlaces {
                         ", but the model's weight has ", weight.sizes(), ".");
       weights_[storage_of(weight)] = {&layer, weight};
       quantizes_sums_ = quantizes_sums_ || layer.quantizes_sums;
+      quantizes_attention_ = quantizes_attention_ || layer.result_scale.defined();
       if (!layer.norm.empty()) norms_[&layer] = storage_of(named(layer.norm + ".running_mean", "buffer"));
     }
   }
@@ -57,6 +61,7 @@ class LayerPlaces {
     return found != norms_.end() && found->second == storage_of(running_mean);
   }
   bool quantizes_sums() const { return quantizes_sums_; }
+  bool quantizes_attention() const { return quantizes_attention_; }
   /// Returns an empty tensor, for the second and third result of a norm that is not computed.
   const at::Tensor& no_statistics() const { return no_statistics_; }
   /// Throws: c10::ValueError if a weight has moved to other memory, so that it is no longer found
@@ -73,7 +78,7 @@ class LayerPlaces {
     at::Tensor weight;
   };
   Layers layers_;
-  bool quantizes_sums_ = false;
+  bool quantizes_sums_ = false, quantizes_attention_ = false;
   at::Tensor no_statistics_ = at::empty({0});
   std::unordered_map<const c10::StorageImpl*, Place> weights_;
   std::unordered_map<const QuantizedLayer*, const c10::StorageImpl*> norms_;  ///< by layer: memory of a running mean
@@ -124,24 +129,55 @@ class SumOperands {
   std::unordered_map<const c10::TensorImpl*, Input> inputs_;
 };
 
+/// Lets composite operators arrive at taps whole while it lives, as in inference mode, but tensors stay normal ones. Linears
+/// and norms then take one call each, instead of one for each operator and view that they consist of.
+class WholeOperators {
+ public:
+  static bool is_composite(const tap::OpRef& op) {
+    return op.handle().hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  }
+
+ private:
+  at::AutoDispatchBelowAutograd below_;
+};
+
+bool is_batch_norm_in_evaluation(const tap::OpRef& op, std::span<c10::IValue> arguments) {
+  static const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::batch_norm", "");
+  return op.handle() == handle && arguments[3].isTensor() && !arguments[5].toBool();
+}
+
 /// Runs quantized layers instead of the operators that read their weights, in one call of the model.
-class Execution : public tap::OpTap {
+class Execution : public tap::OpTap, public std::enable_shared_from_this<Execution> {
  public:
   explicit Execution(const LayerPlaces& places) : places_(places) {}
+
+  /// Calls the model's operators on this thread.
+  /// Params: run – calls the model
+  void run(const std::function<void()>& run) {
+    const tap::OpTapGuard guard(shared_from_this());
+    decomposed_ = c10::impl::tls_local_dispatch_key_set();
+    const WholeOperators whole;
+    run();
+  }
 
   void call(const tap::OpCall& op, tap::Stack& stack) override {
     const std::span<c10::IValue> arguments = op.arguments(stack);
     if (const auto call = layer_call(op, arguments)) {
       const QuantizedLayer* const layer = places_.find(*call);
-      if (!layer) return op.next(stack);
+      if (!layer) return other(op, stack);
       const at::Tensor result = layer->run(*call->input, call->bias, call->convolution);
       if (layer->quantizes_sums) note_input(*layer, *call->input);
+      if (layer->result_scale.defined()) note_result(*layer, result);
       if (!layer->norm.empty()) note(*layer, result);
       return put(stack, arguments.size(), {result});
     }
     if (places_.quantizes_sums() && is_sum(op)) return sum(op, stack);
+    if (is_batch_norm_in_evaluation(op, arguments)) {
+      const at::Tensor x = arguments[0].toTensor();
+      return was_applied(arguments[3].toTensor(), x) ? put(stack, arguments.size(), {x}) : other(op, stack);
+    }
     const at::Tensor mean = norm_in_evaluation(op, arguments);
-    if (!mean.defined() || !was_applied(mean, arguments[0].toTensor())) return op.next(stack);
+    if (!mean.defined() || !was_applied(mean, arguments[0].toTensor())) return other(op, stack);
     const at::Tensor x = arguments[0].toTensor();
     put(stack, arguments.size(), {x, places_.no_statistics(), places_.no_statistics()});
   }
@@ -158,6 +194,42 @@ class Execution : public tap::OpTap {
   static void put(tap::Stack& stack, size_t arguments, std::initializer_list<at::Tensor> results) {
     stack.resize(stack.size() - arguments);
     for (const at::Tensor& result : results) stack.emplace_back(result);
+  }
+
+  void note_result(const QuantizedLayer& layer, const at::Tensor& result) {
+    const MutexLock lock(mutex_);
+    results_.note(result, &layer);
+  }
+
+  /// Returns the operands of attention with their scales if all of them are results of layers that have one.
+  std::optional<AttentionOperands> attention_operands(const AttentionCall& call) {
+    const MutexLock lock(mutex_);
+    const auto *const query = results_.find(call.query), *const key = results_.find(call.key),
+                      *const value = results_.find(call.value);
+    if (!query || !key || !value) return {};
+    return AttentionOperands{.query = call.query,
+                             .key = call.key,
+                             .value = call.value,
+                             .query_scale = (*query)->result_scale,
+                             .key_scale = (*key)->result_scale,
+                             .value_scale = (*value)->result_scale};
+  }
+
+  /// Runs an operator that is no layer. The operators of a composite one arrive here.
+  void other(const tap::OpCall& op, tap::Stack& stack) {
+    const std::span<c10::IValue> arguments = op.arguments(stack);
+    if (const auto call = places_.quantizes_attention() ? attention_call(op, arguments) : std::nullopt) {
+      if (const auto operands = attention_operands(*call))
+        return put(stack, arguments.size(), {quantized_attention(*operands, call->scale), places_.no_statistics()});
+    }
+    if (decomposes_ || !WholeOperators::is_composite(op)) return op.next(stack);
+    struct Decomposes {
+      Decomposes() { decomposes_ = true; }
+      ~Decomposes() { decomposes_ = false; }
+    } const until_the_end;
+    const c10::impl::ForceDispatchKeyGuard keys(decomposed_);
+    const tap::OpTapGuard guard(shared_from_this());
+    op.next(stack);
   }
 
   void note_input(const QuantizedLayer& layer, const at::Tensor& input) {
@@ -187,13 +259,20 @@ class Execution : public tap::OpTap {
     return true;
   }
 
+  /// Whether this thread is in a composite operator, so that operators arrive decomposed.
+  static thread_local bool decomposes_;
+
   const LayerPlaces& places_;
+  c10::impl::LocalDispatchKeySet decomposed_{{}};  ///< with which composite operators arrive decomposed
   Mutex mutex_;
   /// Results of layers whose norm has not been called yet. They are kept, so that no other tensor gets their address.
   std::unordered_map<const c10::TensorImpl*, std::pair<const QuantizedLayer*, at::Tensor>> waiting_
       BELLOWS_GUARDED_BY(mutex_);
   SumOperands sum_operands_ BELLOWS_GUARDED_BY(mutex_);
+  LayerResults<const QuantizedLayer*> results_ BELLOWS_GUARDED_BY(mutex_);  ///< those with a scale
 };
+
+thread_local bool Execution::decomposes_ = false;
 
 /// Replaces weights by one row of NaN in the same shape. If an operator reads one by mistake, its result is NaN, too.
 void release(const TensorNames& parameters, const std::vector<QuantizedLayer>& layers) {
@@ -234,10 +313,7 @@ std::vector<at::Tensor> QuantizedModel::forward_all(const std::vector<at::Tensor
   }
   const auto execution = std::make_shared<Execution>(*places_);
   std::vector<at::Tensor> outputs;
-  {
-    const tap::OpTapGuard guard(execution);
-    outputs = inner().forward_all(normal);
-  }
+  execution->run([&] { outputs = inner().forward_all(normal); });
   execution->end();
   return outputs;
 }
@@ -268,6 +344,7 @@ NamedTensors QuantizedModel::named_buffers() const {
     add(prefix + "input_scale", layer.input.scale);
     add(prefix + "input_zero_point", layer.input.zero_point);
     add(prefix + "bias_replacement", layer.bias);
+    add(prefix + "result_scale", layer.result_scale);
     add(prefix + "input_divisors", layer.divisors);
     add(prefix + "input_order", layer.input_order);
   }

@@ -29,12 +29,22 @@ std::string level_text(double value) {
 
 }  // namespace
 
+std::string AttentionReport::name() const {
+  size_t same = 0;
+  while (same < std::min({query.size(), key.size(), value.size()}) && query[same] == key[same] &&
+         key[same] == value[same])
+    ++same;
+  const size_t end = query == key && key == value ? std::string::npos : query.rfind('.', same);
+  return end == std::string::npos || end == 0 ? query : query.substr(0, end);
+}
+
 int64_t Report::quantized() const {
   return std::count_if(layers.begin(), layers.end(), [](const LayerReport& one) { return one.kept.empty(); });
 }
 
 std::string Report::to_text() const {
   size_t longest = 5;
+  for (const AttentionReport& one : attentions) longest = std::max(longest, one.name().size());
   for (const LayerReport& layer : layers) longest = std::max(longest, layer.name.size());
   const auto width = static_cast<int>(longest);
   std::ostringstream text;
@@ -51,12 +61,23 @@ std::string Report::to_text() const {
                      quantized ? level_text(layer.weight_sqnr) : "", quantized ? level_text(layer.result_sqnr) : ""});
     if (!quantized) ++reasons[layer.kept];
   }
+  for (const AttentionReport& one : attentions) {
+    const bool quantized = one.kept.empty();
+    row(one.name(), {"attention", quantized ? "int8" : "float", "", quantized ? level_text(one.result_sqnr) : ""});
+  }
   text << "weight, result: signal-to-noise ratio in dB\n";
   for (const auto& [reason, count] : reasons)
     text << "float: " << reason << " (" << count << (count == 1 ? " layer)\n" : " layers)\n");
   const double share = static_cast<double>(bytes_after) / static_cast<double>(std::max<int64_t>(1, bytes_before));
-  text << quantized() << " of " << layers.size() << " layers quantized\nall tensors: " << size_text(bytes_before)
-       << " before, " << size_text(bytes_after) << " after (" << fixed(100 * share, " %") << ")\n";
+  text << quantized() << " of " << layers.size() << " layers quantized\n";
+  const auto floating =
+      std::count_if(attentions.begin(), attentions.end(), [](const auto& one) { return !one.kept.empty(); });
+  if (!attentions.empty()) {
+    text << attentions.size() - static_cast<size_t>(floating) << " of " << attentions.size()
+         << " attentions quantized\n";
+  }
+  text << "all tensors: " << size_text(bytes_before) << " before, " << size_text(bytes_after) << " after ("
+       << fixed(100 * share, " %") << ")\n";
   return text.str();
 }
 

@@ -262,6 +262,65 @@ TEST(QuantizedPrograms, SumsOfIntegersAndThenOfFp32) {
       << compiled.explain().to_text();
 }
 
+TEST(QuantizedPrograms, Attention) {
+  torch::manual_seed(9);
+  const at::Tensor scale = torch::tensor(0.03F), other_scale = torch::tensor(0.02F);
+  for (const auto& [batch, heads, rows, keys, width] : std::vector<std::array<int64_t, 5>>{
+           {1, 12, 14, 14, 64}, {2, 3, 128, 128, 64}, {1, 2, 5, 33, 20}, {3, 1, 1, 7, 3}}) {
+    for (const std::optional<double> factor : {std::optional<double>(), std::optional<double>(0.3)}) {
+      SCOPED_TRACE(c10::str(rows, " rows, ", keys, " keys, width ", width));
+      const at::Tensor key = torch::randn({batch, keys, heads, width}).transpose(1, 2),
+                       value = torch::randn({batch, heads, keys, width});
+      const auto function = [=](const at::Tensor& x) {
+        const quant::AttentionOperands operands{.query = x.view({batch, rows, heads, width}).transpose(1, 2),
+                                                .key = key,
+                                                .value = value,
+                                                .query_scale = scale,
+                                                .key_scale = scale,
+                                                .value_scale = other_scale};
+        return quant::quantized_attention(operands, factor);
+      };
+      // A power close to a half may be rounded to the other side, which moves a result by at most 1/255 of the range.
+      expect_equal(function, {scale, other_scale}, torch::randn({batch, rows, heads * width}), "int8 attention", 4e-3);
+    }
+  }
+}
+
+/// The words of a text, with attention whose operands are results of linears.
+struct AttendingNetImpl : torch::nn::Module {
+  AttendingNetImpl() {
+    for (const char* name : {"query", "key", "value", "output"})
+      register_module(name, torch::nn::Linear(torch::nn::LinearOptions(32, 32)));
+  }
+  at::Tensor run(const char* name, const at::Tensor& x) {
+    auto* const layer = named_children()[name]->as<torch::nn::Linear>();
+    return at::linear(x, layer->weight, layer->bias);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const auto heads = [&](const char* name) {
+      return run(name, x).view({x.size(0), x.size(1), 4, 8}).transpose(1, 2);
+    };
+    const at::Tensor y = at::scaled_dot_product_attention(heads("query"), heads("key"), heads("value"));
+    return run("output", y.transpose(1, 2).reshape(x.sizes()));
+  }
+};
+
+TEST(QuantizedPrograms, ModelsWithAttention) {
+  torch::manual_seed(10);
+  const auto net = std::make_shared<AttendingNetImpl>();
+  const Model model("net", net, [net](const at::Tensor& x) { return net->forward(x); });
+  const at::Tensor x = torch::randn({2, 20, 32});
+  const auto made = quant::quantize(model, {.quantize_attention = true}, std::vector<std::vector<at::Tensor>>{{x}});
+  const auto forward = [&](const at::Tensor& in) { return made.model.forward(in); };
+  const auto compiled = compile(forward, {.frozen = made.model, .always = true});
+  compiled(x);
+  const at::Tensor eager = forward(x);
+  EXPECT_LT((compiled(x) - eager).abs().max().item<float>(), 0.02 * eager.abs().max().item<float>());
+  const auto text = compiled.explain().to_text();
+  EXPECT_THAT(text, HasSubstr("int8 attention"));
+  EXPECT_THAT(text, Not(HasSubstr("flash_attention")));
+}
+
 TEST(QuantizedPrograms, OtherModesAreBitIdentical) {
   torch::manual_seed(4);
   const torch::nn::Sequential net(torch::nn::Linear(32, 48), torch::nn::GELU(), torch::nn::Linear(48, 8));

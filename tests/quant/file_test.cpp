@@ -49,6 +49,31 @@ TEST(QuantizedFile, LoadsTheSameModel) {
   }
 }
 
+TEST(QuantizedFile, KeepsTheScalesOfAttention) {
+  const auto batches = batches_of({2, 9, 24});
+  const std::string path = file_named("attention");
+  const auto version = [&] {
+    const std::string text = io::SafetensorsFile(path).metadata().at(0).second;
+    return text.substr(text.find("\"version\":"), 11);
+  };
+  for (const bool quantizes : {false, true}) {
+    const Quantized made = quantize(model_of(samples::Attending()), {.quantize_attention = quantizes}, batches);
+    save_quantized(path, made);
+    EXPECT_EQ(version(), quantizes ? "\"version\":2" : "\"version\":1") << "files without it stay readable everywhere";
+    const Quantized loaded = load_quantized(path, model_of(samples::Attending()));
+    EXPECT_TRUE(loaded.model.forward(batches[0][0]).equal(made.model.forward(batches[0][0])));
+    EXPECT_EQ(loaded.layers->front().result_scale.defined(), quantizes);
+  }
+  NamedTensors tensors = io::load_safetensors(path);
+  const io::SafetensorsMetadata metadata = io::SafetensorsFile(path).metadata();
+  for (auto& [name, tensor] : tensors) {
+    if (name == "self_key.result_scale") tensor = torch::ones({2});
+  }
+  io::save_safetensors(path, tensors, {.metadata = metadata});
+  EXPECT_THAT(message_of([&] { load_quantized(path, model_of(samples::Attending())); }),
+              HasSubstr("that of \"self_key\" is Float [2]"));
+}
+
 TEST(QuantizedFile, IsSmall) {
   const torch::nn::Sequential net(torch::nn::Linear(512, 512), torch::nn::ReLU(), torch::nn::Linear(512, 256));
   const auto size_of = [&](const Options& options) {
@@ -83,7 +108,7 @@ TEST(QuantizedFile, DamagedFiles) {
     if (name == "first.weight") tensor = tensor.narrow(0, 0, 8).contiguous();
   }
   EXPECT_THAT(loading(other, metadata), HasSubstr("expected the tensor \"first.weight\" as Char [16, 3, 3, 3]"));
-  for (const char* text : {"", "[]", "{}", R"({"version":2,"layers":[]})", R"({"version":1,"layers":[{}]})",
+  for (const char* text : {"", "[]", "{}", R"({"version":3,"layers":[]})", R"({"version":1,"layers":[{}]})",
                            R"({"version":1,"layers":[{"parameter":1}]})"}) {
     const std::string message = loading(tensors, {{"bellows.quantization", text}});
     EXPECT_THAT(message, HasSubstr("quantized layers")) << text;

@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <functional>
+#include <map>
+
 #include "bellows/quant/quantize.h"
+#include "bellows/tap/op_tap.h"
 #include "tests/quant/networks.h"
 #include "tests/support/errors.h"
 
@@ -215,6 +219,62 @@ TEST(QuantizedModelSafety, ConvolutionsOfTracedModels) {
   const torch::nn::ConvTranspose2d up(torch::nn::ConvTranspose2dOptions(3, 4, 3));
   EXPECT_THAT(message_of([&] { quantize(model_of(up), {}, batches); }),
               HasSubstr("transposed convolutions are not supported"));
+}
+
+/// Counts operators by name.
+struct OperatorCounts : tap::OpTap {
+  void call(const tap::OpCall& op, tap::Stack& stack) override {
+    ++counts[std::string(op.name())];
+    op.next(stack);
+  }
+  std::map<std::string, int> counts;
+};
+
+std::map<std::string, int> operators_of(const Model& model, const at::Tensor& x) {
+  const auto seen = std::make_shared<OperatorCounts>();
+  const tap::OpTapGuard guard(seen);
+  model.forward(x);
+  return seen->counts;
+}
+
+TEST(QuantizedModelSafety, LayersTakeNoViewsAroundThem) {
+  const torch::nn::Linear linear(16, 8);
+  const Model rows("net", linear.ptr(),
+                   [&](const at::Tensor& x) { return at::linear(x, linear->weight, linear->bias); });
+  const auto batches = batches_of({2, 3, 16});
+  EXPECT_EQ(operators_of(quantize(rows, {}, batches).model, batches[0][0]),
+            (std::map<std::string, int>{{"bellows::quantize", 1}, {"bellows::quantized_linear", 1}}));
+  EXPECT_EQ(operators_of(quantize(model_of(linear), {}, batches).model, batches[0][0]),  // calls matmul
+            (std::map<std::string, int>{
+                {"aten::t", 1}, {"bellows::quantize", 1}, {"bellows::quantized_linear", 1}, {"aten::add_", 1}}));
+  const ConvNorm net([](ConvNormImpl& m, const at::Tensor& x) { return std::vector{m.norm(m.conv(x))}; });
+  const Quantized image = quantize(model_of_body(net), {}, batches_of({2, 3, 8, 8}));
+  EXPECT_EQ(operators_of(image.model, torch::randn({2, 3, 8, 8})),
+            (std::map<std::string, int>{{"bellows::quantize", 1}, {"bellows::quantized_convolution", 1}}));
+}
+
+TEST(QuantizedModelSafety, LayersInCompositeOperators) {
+  const torch::nn::Conv2d net(torch::nn::Conv2dOptions(3, 3, 3));
+  const torch::nn::Linear linear(8, 8);
+  using Body = std::function<at::Tensor(const at::Tensor&)>;
+  const std::vector<Body> bodies{
+      [&](const at::Tensor& x) { return at::conv2d(x, net->weight, net->bias, 1, "same"); },
+      [&](const at::Tensor& x) { return at::conv2d(x[0], net->weight, net->bias).unsqueeze(0); },
+      [&](const at::Tensor& x) { return at::conv2d(x, net->weight, net->bias, 2, 1); },
+      [&](const at::Tensor& x) { return torch::matmul(x, linear->weight.t()); },
+      [&](const at::Tensor& x) { return at::linear(x, linear->weight, linear->bias).relu_(); }};
+  for (size_t i = 0; i < bodies.size(); ++i) {
+    SCOPED_TRACE(i);
+    const std::shared_ptr<torch::nn::Module> module =
+        i < 3 ? net.ptr() : std::shared_ptr<torch::nn::Module>(linear.ptr());
+    Model model("net", module, bodies[i]);
+    const auto batches = batches_of({2, 3, 8, 8});
+    const Quantized made = quantize(model, {}, batches);
+    const auto seen = operators_of(made.model, batches[0][0]);
+    EXPECT_EQ(seen.count("bellows::quantized_linear") + seen.count("bellows::quantized_convolution"), 1);
+    EXPECT_EQ(seen.count("aten::mm") + seen.count("aten::bmm") + seen.count("aten::convolution"), 0);
+    EXPECT_GT(sqnr(samples::plain(model, batches[0][0]), made.model.forward(batches[0][0])), 25);
+  }
 }
 
 TEST(QuantizedModelSafety, Names) {

@@ -10,6 +10,7 @@
 namespace bellows::quant {
 namespace {
 
+using samples::Attending;
 using samples::batches_of;
 using samples::model_of;
 using samples::Small;
@@ -66,6 +67,53 @@ TEST(QuantizedModel, SumsReadQuantizedShortcuts) {
     EXPECT_LT(relative(made.model.forward(x), last.run(sum, net->last->bias, {})), 1e-6) << quantizes;
     EXPECT_GT(relative(shortcut, before), quantizes ? 1e-4 : -1);
   }
+}
+
+TEST(QuantizedModel, AttentionMultipliesIntegers) {
+  const Attending net;
+  const Model model = model_of(net);
+  const auto batches = batches_of({2, 9, 24});
+  const Quantized made = quantize(model, {.quantize_attention = true}, batches);
+  ASSERT_EQ(made.report.attentions.size(), 1);
+  EXPECT_EQ(made.report.attentions[0].value, "self_value");
+  EXPECT_EQ(made.report.attentions[0].kept, "");
+  EXPECT_GT(made.report.attentions[0].result_sqnr, 30);
+  EXPECT_LT(made.report.attentions[0].result_sqnr, 80);
+  EXPECT_THAT(made.report.to_text(), HasSubstr("1 of 1 attentions quantized"));
+  const at::Tensor x = batches[0][0];
+  AttentionOperands operands;
+  at::Tensor* const tensors[] = {&operands.query, &operands.key, &operands.value};
+  at::Tensor* const scales[] = {&operands.query_scale, &operands.key_scale, &operands.value_scale};
+  torch::nn::Linear linears[] = {net->query, net->key, net->value};
+  const char* const names[] = {"self_query", "self_key", "self_value"};
+  const torch::NoGradGuard no_gradients;
+  for (int i = 0; i < 3; ++i) {
+    *scales[i] = layer(made, names[i]).result_scale;
+    *tensors[i] = layer(made, names[i]).run(x, linears[i]->bias, {}).view({2, 9, 3, 8}).transpose(1, 2);
+    double largest = 0;
+    for (const auto& batch : batches)
+      largest = std::max(largest, linears[i]->forward(batch[0]).abs().max().item<double>());
+    EXPECT_NEAR(scales[i]->item<double>(), largest / 127.5, largest * 1e-4);
+  }
+  const at::Tensor y = quantized_attention(operands, {}).transpose(1, 2).reshape(x.sizes());
+  EXPECT_LT(relative(made.model.forward(x), layer(made, "last").run(y, net->last->bias, {})), 1e-6);
+  EXPECT_GT(sqnr(samples::plain(model, x), made.model.forward(x)), 25);
+}
+
+TEST(QuantizedModel, AttentionThatStaysInFloatingPoint) {
+  Attending net;
+  const auto batches = batches_of({2, 9, 24});
+  EXPECT_FALSE(
+      layer(quantize(model_of(net), {.quantize_attention = false}, batches), "self_key").result_scale.defined());
+  const Quantized part = quantize(model_of(net), {.quantize_attention = true, .skip = {"self_key"}}, batches);
+  ASSERT_EQ(part.report.attentions.size(), 1);
+  EXPECT_EQ(part.report.attentions[0].kept, "the linear \"self_key\" is not quantized");
+  EXPECT_FALSE(layer(part, "self_query").result_scale.defined());
+  const Quantized made = quantize(model_of(net), {.quantize_attention = true}, batches);
+  const at::Tensor all = made.model.forward(batches[0][0]);
+  net->mask = torch::zeros({1, 1, 9, 9});  // changes nothing, but the fused operator then has a mask
+  EXPECT_GT(sqnr(all, made.model.forward(batches[0][0])), 25);
+  EXPECT_TRUE(quantize(model_of(net), {.quantize_attention = true}, batches).report.attentions.empty());
 }
 
 TEST(QuantizedModel, DynamicLinearHasAScalePerRow) {

@@ -56,6 +56,25 @@ struct TiedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Tied);
 
+/// Attention whose query, key and value are results of linears, and a linear behind it.
+struct AttendingImpl : torch::nn::Module {
+  AttendingImpl() {
+    torch::manual_seed(3);
+    query = register_module("self_query", torch::nn::Linear(24, 24));
+    key = register_module("self_key", torch::nn::Linear(24, 24));
+    value = register_module("self_value", torch::nn::Linear(24, 24));
+    last = register_module("last", torch::nn::Linear(24, 5));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const auto heads = [&](const at::Tensor& y) { return y.view({x.size(0), x.size(1), 3, 8}).transpose(1, 2); };
+    const at::Tensor y = at::scaled_dot_product_attention(heads(query(x)), heads(key(x)), heads(value(x)), mask);
+    return last(y.transpose(1, 2).reshape(x.sizes()));
+  }
+  torch::nn::Linear query{nullptr}, key{nullptr}, value{nullptr}, last{nullptr};
+  std::optional<at::Tensor> mask{};
+};
+TORCH_MODULE(Attending);
+
 template <class Holder>
 Model model_of(const Holder& net) {
   const auto module = net.ptr();

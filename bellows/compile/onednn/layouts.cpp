@@ -91,12 +91,12 @@ bool any_operand(const Instruction& one, const Predicate& predicate) {
 
 /// Params: sizes – of the results, in bytes
 std::vector<at::Tensor> results_of(const graph::Kernel& kernel, std::span<const c10::Storage> operands,
-                                   std::span<const size_t> sizes) {
+                                   std::span<const size_t> sizes, PackedMemory& memory) {
   std::vector<void*> from, to;
   std::vector<at::Tensor> made;
   for (const c10::Storage& operand : operands) from.push_back(const_cast<void*>(operand.data()));
   for (const size_t size : sizes) {
-    made.push_back(at::empty({static_cast<int64_t>(size)}, at::kByte));
+    made.push_back(memory.take(size));
     to.push_back(made.back().mutable_data_ptr());
   }
   const at::Tensor scratch = at::empty({static_cast<int64_t>(kernel.scratch_bytes())}, at::kByte);
@@ -416,8 +416,8 @@ bool Layouts::compute_now(const graph::Kernel& kernel, const std::vector<Operand
   std::vector<size_t> sizes;
   sizes.reserve(results.size());
   for (const Operand& result : results) sizes.push_back(program_.values[result.value].nbytes);
-  const auto made =
-      graph::stored_or_computed(kernel.identity(), from, sizes, [&] { return results_of(kernel, from, sizes); });
+  const auto made = graph::stored_or_computed(kernel.identity(), from, sizes,
+                                              [&] { return results_of(kernel, from, sizes, packed_memory_); });
   for (size_t i = 0; i < results.size(); ++i) {
     constants_[results[i].value] = made[i];
     program_.constants.push_back({results[i].value, made[i]});

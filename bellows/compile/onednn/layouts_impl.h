@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bellows/compile/onednn/onednn.h"
+#include "bellows/compile/onednn/packed_memory.h"
 #include "bellows/compile/onednn/primitives_impl.h"
 
 namespace bellows::compile_detail::onednn {
@@ -154,6 +155,7 @@ class Layouts {
   std::unordered_map<ValueId, int> cats_;           ///< postponed concatenations of channels: their instructions
   std::vector<std::pair<Operand, Operand>> parts_;  ///< parts of images, and their copies
   std::unordered_map<ValueId, at::Tensor> constants_;
+  PackedMemory packed_memory_;
   /// Max pooling of integers, by the instruction of the pooling: the quantization that moved in front of it.
   struct IntegerPool {
     Operand input;
