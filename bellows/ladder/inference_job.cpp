@@ -75,7 +75,9 @@ TrainedModel quantized(const TrainedModel& trained, const InferenceSource& sourc
   }
   const Inputs calibration = trained.job.data ? calibration_inputs(trained, source.calibration_samples)
                                               : example_batches(trained, source.evaluation);
-  return with_quantized(trained, quant::quantize(trained.model, {.release_weights = true}, calibration));
+  quant::Options options{.release_weights = true};
+  options.trained = trained.trained_layers;  // empty unless the model was trained with `quantize`
+  return with_quantized(trained, quant::quantize(trained.model, options, calibration));
 }
 
 class InferenceJob final : public LadderJob {

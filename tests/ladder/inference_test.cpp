@@ -11,6 +11,7 @@
 #include "bellows/ladder/inference_job.h"
 #include "bellows/ladder/inference_ladder.h"
 #include "bellows/ladder/json_report.h"
+#include "bellows/quant/training/fake_quantizer.h"
 #include "bellows/train/resolved_job.h"
 #include "tests/ladder/ladder_world.h"
 
@@ -264,6 +265,25 @@ TEST(InferenceJob, RunsAModelWithItsSettings) {
   EXPECT_LT(quantized->model_bytes(), 0.3 * static_cast<double>(eager->model_bytes()));
   EXPECT_GT(quantized->output_difference(), 1e-4);
   EXPECT_LT(quantized->output_difference(), 0.1);
+}
+
+TEST(InferenceJob, UsesTheRangesOfQuantizationAwareTraining) {
+  InferenceSource source{.load = load_untrained,
+                         .start = {.recipe = mlp_recipe()},
+                         .evaluation = {.batch_size = 16},
+                         .calibration_samples = 32};
+  source.load = [](const Recipe& recipe) {
+    TrainedModel trained = load_untrained(recipe);
+    const quant::FakeQuantizer quantizer(trained.model);
+    const quant::FakeQuantizerGuard guard(quantizer);
+    trained.model.train();
+    trained.model.forward(0.01 * torch::ones({4, 1, 8, 8}));  // much smaller than the digits, which saturate
+    trained.trained_layers = quantizer.trained_layers();
+    return trained;
+  };
+  InferenceSettings int8 = source.start;
+  int8.inference_mode = int8.compile = int8.int8 = true;
+  EXPECT_GT(make_inference_job(source, int8)->output_difference(), 0.3);
 }
 
 TEST(InferenceJob, UsesExamplesWithoutData) {
