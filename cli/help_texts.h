@@ -123,8 +123,11 @@ Examples:
 )";
 
 inline constexpr const char* export_footer =
-    R"(Records the operators of a forward pass with several sizes of the inputs, and writes them as an ONNX graph (opset 17).
-The file is checked by ONNX's checker. Axes that were not varied have a fixed size, and the report lists them.
+    R"(Records the operators of a forward pass with several sizes of the inputs, and writes them in one of these formats:
+  onnx      an ONNX graph (opset 17), which is checked by ONNX's checker
+  bellows   a compiled program with weights and kernels. bw::load_program() runs it without the model's code and without
+            a compiler. Its results are compared with those of the model before the file is written.
+Axes that were not varied have a fixed size, and the report lists them.
 
 A model with weights from `bellows quantize` is written with QuantizeLinear and DequantizeLinear nodes.
 docs/export.md lists the operators that can be exported.
@@ -132,6 +135,7 @@ docs/export.md lists the operators that can be exported.
 Examples:
   bellows export runs/digits --output digits.onnx
   bellows export runs/mails --dynamic 0=batch --dynamic 1=tokens --output mails.onnx
+  bellows export runs/digits --format bellows --output digits.program
   bellows export --recipe digits.yaml --weights digits-int8.safetensors --output digits-int8.onnx
 )";
 

@@ -446,9 +446,10 @@ CLI::App* add_export(CLI::App& app, ExportArguments& arguments) {
   verb->add_option("MODEL", arguments.subject, "A run folder like --run, or a model like --model");
   add_trained(verb, arguments);
   begin_group(verb, "Graph");
-  verb->add_option("--format", arguments.format, "Format of the file: onnx [default: onnx]")
+  verb->add_option("--format", arguments.format,
+                   "Format of the file: onnx, or bellows for a compiled program [default: onnx]")
       ->type_name("FORMAT")
-      ->check(one_of({"onnx"}));
+      ->check(one_of({"onnx", "bellows"}));
   verb->add_option("--dynamic", arguments.dynamic,
                    "Let an axis of the inputs vary, such as 1=tokens or input_ids:1=tokens. You can repeat this option "
                    "[default: 0=batch]")

@@ -12,6 +12,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/version.h"
 #include "bellows/export/artifact_file.h"
+#include "bellows/export/axes.h"
 #include "bellows/export/program.h"
 #include "bellows/export/program_session.h"
 #include "bellows/export/recordings.h"

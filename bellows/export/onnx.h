@@ -10,12 +10,9 @@
 #include <vector>
 
 #include "bellows/core/model.h"
+#include "bellows/export/dynamic_axes.h"
 
 namespace bellows {
-
-/// For each input, the axes whose size may differ between calls, and their names: {{"ids", {{0, "batch"}, {1, "tokens"}}}}.
-/// Axes with the same name always have the same size.
-using DynamicAxes = std::map<std::string, std::map<int64_t, std::string>>;
 
 struct OnnxOptions {
   /// Names of the inputs and outputs. Empty: the names of the model's inputs and outputs, or "input", "input_1", … and

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bellows/core/model.h"
-#include "bellows/export/axes.h"
+#include "bellows/export/dynamic_axes.h"
 
 namespace bellows {
 

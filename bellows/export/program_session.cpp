@@ -182,15 +182,23 @@ std::vector<at::Tensor> ProgramSession::run(std::span<const at::Tensor> inputs) 
       instance.inputs[i] = copy.copy_(input.detach()).storage();
     }
   }
+  std::vector<at::Tensor> results(instance.results.size());
+  // Before the run, which may release inputs.
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Instance::Result& result = instance.results[i];
+    if (result.output < 0) results[i] = result.geometry.over(instance.inputs[result.input]);
+  }
   instance.executable->run(instance.inputs, {}, instance.outputs);
-  std::vector<at::Tensor> results;
-  results.reserve(instance.results.size());
-  for (const Instance::Result& result : instance.results)
-    results.push_back(
-        result.geometry.over(result.output >= 0 ? instance.outputs[result.output] : instance.inputs[result.input]));
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Instance::Result& result = instance.results[i];
+    if (result.output >= 0) results[i] = result.geometry.over(instance.outputs[result.output]);
+  }
   for (c10::Storage& output : instance.outputs) output = {};
   for (size_t i = 0; i < content_.sources.size(); ++i) {
-    if (content_.sources[i].argument >= 0) instance.inputs[i] = {};
+    if (content_.sources[i].argument >= 0)
+      instance.inputs[i] = {};
+    else if (!instance.inputs[i])
+      instance.inputs[i] = content_.sources[i].storage;
   }
   return results;
 }

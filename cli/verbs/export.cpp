@@ -9,6 +9,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/export/onnx.h"
+#include "bellows/export/program.h"
 #include "bellows/models/registry.h"
 #include "bellows/train/inference/trained_model.h"
 #include "cli/interrupt.h"
@@ -117,24 +118,62 @@ ordered_json report_json(const OnnxReport& report) {
           {"initializers", report.initializers}};
 }
 
+ordered_json tensors_json(const std::vector<ProgramTensor>& tensors) {
+  ordered_json result = ordered_json::array();
+  for (const ProgramTensor& one : tensors)
+    result.push_back({{"name", one.name}, {"dtype", c10::toString(one.dtype)}, {"shape", one.sizes}});
+  return result;
+}
+
+ordered_json report_json(const ProgramReport& report) {
+  return {{"file", report.file},
+          {"bytes", report.bytes},
+          {"weight_bytes", report.weight_bytes},
+          {"packed_bytes", report.packed_bytes},
+          {"inputs", tensors_json(report.inputs)},
+          {"outputs", tensors_json(report.outputs)},
+          {"dynamic_axes", report.dynamic_axes},
+          {"operators", report.operators},
+          {"kernel_libraries", report.kernels}};
+}
+
+/// Prints a report, and writes it as JSON.
+template <class Report>
+void show(const Report& report, const ExportArguments& arguments) {
+  if (arguments.json != "-") Terminal().print(report.to_text());
+  write_json(arguments.json, json_text(report_json(report)));
+}
+
+/// Options that both formats have.
+template <class Options>
+Options options_of(const ExportArguments& arguments, const Model& model, const std::vector<at::Tensor>& inputs) {
+  Options options{.sizes = sizes_of(arguments.sizes)};
+  if (!arguments.dynamic.empty()) options.dynamic_axes = axes_of(arguments.dynamic, model, inputs);
+  return options;
+}
+
 }  // namespace
 
 int run_export(const ExportArguments& given) {
   const ExportArguments arguments = with_subject(given);
   if (arguments.output.empty()) throw UsageError("expected --output FILE, the name of the file to write.");
+  if (arguments.format != "onnx" && arguments.external_data_above > 0)
+    throw UsageError("--external-data-above requires --format onnx.");
   check_output_file(arguments.json);
   check_output_file(arguments.output);
   const train::Recipe recipe = trained_recipe(arguments);
   const Interrupt interrupt("nothing is saved");
   const train::TrainedModel trained = load_trained_model(arguments, recipe);
   const std::vector<at::Tensor> inputs = example_of(trained, arguments);
-  OnnxOptions options{.sizes = sizes_of(arguments.sizes)};
-  if (!arguments.dynamic.empty()) options.dynamic_axes = axes_of(arguments.dynamic, trained.model, inputs);
-  if (arguments.external_data_above > 0) options.external_data_above = arguments.external_data_above;
   log_info("Recording ", trained.model.name(), " with several sizes of its inputs");
-  const OnnxReport report = export_onnx(trained.model, inputs, arguments.output, options);
-  if (arguments.json != "-") Terminal().print(report.to_text());
-  write_json(arguments.json, json_text(report_json(report)));
+  if (arguments.format == "bellows") {
+    const auto options = options_of<ProgramOptions>(arguments, trained.model, inputs);
+    show(export_program(trained.model, inputs, arguments.output, options), arguments);
+    return exit_done;
+  }
+  auto options = options_of<OnnxOptions>(arguments, trained.model, inputs);
+  if (arguments.external_data_above > 0) options.external_data_above = arguments.external_data_above;
+  show(export_onnx(trained.model, inputs, arguments.output, options), arguments);
   return exit_done;
 }
 

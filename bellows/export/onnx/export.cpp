@@ -4,6 +4,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/version.h"
+#include "bellows/export/axes.h"
 #include "bellows/export/onnx.h"
 #include "bellows/export/onnx/file.h"
 #include "bellows/export/onnx/operators.h"
@@ -20,87 +21,7 @@ using export_detail::Recordings;
 using export_detail::VariedAxis;
 using Inputs = std::vector<at::Tensor>;
 
-std::vector<std::string> numbered(const std::string& name, size_t count) {
-  std::vector<std::string> names;
-  for (size_t i = 0; i < count; ++i) names.push_back(i == 0 ? name : name + "_" + std::to_string(i));
-  return names;
-}
-
-void check_names(const std::vector<std::string>& names, size_t count, const char* what) {
-  TORCH_CHECK_VALUE(names.size() == count, "export_onnx: expected ", count, " names of ", what, ", got ", names.size(),
-                    ".");
-  std::set<std::string> seen;
-  for (const std::string& name : names)
-    TORCH_CHECK_VALUE(!name.empty() && seen.insert(name).second, "export_onnx: the names of ", what,
-                      " must be different and not empty, got \"", name, "\" twice or an empty name.");
-}
-
-/// Without `dynamic_axes`: the first axis of all inputs with the same size as that of the first input.
-DynamicAxes default_axes(const Inputs& inputs, const std::vector<std::string>& names) {
-  DynamicAxes axes;
-  int64_t batch = -1;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].defined() || inputs[i].dim() == 0) continue;
-    if (batch < 0) batch = inputs[i].size(0);
-    if (inputs[i].size(0) == batch) axes[names[i]][0] = "batch";
-  }
-  return axes;
-}
-
-void add_place(std::vector<VariedAxis>& axes, const std::string& name, size_t input, int64_t axis, const Inputs& inputs,
-               const std::string& input_name) {
-  const int64_t rank = inputs[input].dim();
-  TORCH_CHECK_VALUE(axis >= 0 && axis < rank, "export_onnx: dynamic_axes: input \"", input_name, "\" has ", rank,
-                    " axes, so there is no axis ", axis, ".");
-  TORCH_CHECK_VALUE(!name.empty(), "export_onnx: dynamic_axes: axis ", axis, " of \"", input_name,
-                    "\" has an empty name.");
-  TORCH_CHECK_VALUE(inputs[input].size(axis) > 0, "export_onnx: axis ", axis, " of the example input \"", input_name,
-                    "\" is empty. Pass an example with at least one element.");
-  const auto same = std::find_if(axes.begin(), axes.end(), [&](const VariedAxis& one) { return one.name == name; });
-  const auto place = std::pair(input, static_cast<size_t>(axis));
-  if (same == axes.end()) {
-    axes.push_back({.name = name, .places = {place}, .sizes = {}});
-    return;
-  }
-  const auto& [other, other_axis] = same->places[0];
-  TORCH_CHECK_VALUE(inputs[other].size(static_cast<int64_t>(other_axis)) == inputs[input].size(axis),
-                    "export_onnx: dynamic_axes: axes named \"", name,
-                    "\" must have the same size in the example inputs, got ",
-                    inputs[other].size(static_cast<int64_t>(other_axis)), " and ", inputs[input].size(axis), " (\"",
-                    input_name, "\", axis ", axis, ").");
-  same->places.push_back(place);
-}
-
-void set_sizes(std::vector<VariedAxis>& axes, const OnnxOptions& options) {
-  std::vector<std::string> names;
-  for (const VariedAxis& axis : axes) names.push_back(axis.name);
-  for (const auto& [name, sizes] : options.sizes) {
-    const auto found = std::find_if(axes.begin(), axes.end(),
-                                    [&, &wanted = name](const VariedAxis& one) { return one.name == wanted; });
-    TORCH_CHECK_VALUE(found != axes.end(), "export_onnx: sizes: there is no dynamic axis \"", name, "\".",
-                      did_you_mean(name, names));
-    const std::set<int64_t> different(sizes.begin(), sizes.end());
-    TORCH_CHECK_VALUE(sizes.size() == 3 && different.size() == 3 && *different.begin() >= 2,
-                      "export_onnx: sizes: expected three different sizes of at least 2 for axis \"", name, "\", got ",
-                      sizes, ".");
-    found->sizes = sizes;
-  }
-}
-
-std::vector<VariedAxis> varied_axes(const Inputs& inputs, const std::vector<std::string>& names,
-                                    const OnnxOptions& options) {
-  std::vector<VariedAxis> axes;
-  for (const auto& [name, of_input] : options.dynamic_axes ? *options.dynamic_axes : default_axes(inputs, names)) {
-    const auto found = std::find(names.begin(), names.end(), name);
-    TORCH_CHECK_VALUE(found != names.end(), "export_onnx: dynamic_axes: there is no input \"", name, "\".",
-                      did_you_mean(name, names));
-    const auto input = static_cast<size_t>(found - names.begin());
-    TORCH_CHECK_VALUE(inputs[input].defined(), "export_onnx: dynamic_axes: the input \"", name, "\" is omitted.");
-    for (const auto& [axis, axis_name] : of_input) add_place(axes, axis_name, input, axis, inputs, name);
-  }
-  set_sizes(axes, options);
-  return axes;
-}
+constexpr const char* caller = "export_onnx";
 
 /// Translates the recordings. If this fails, the first call is recorded again with the places in the user's code, which
 /// are slow to find.
@@ -183,13 +104,13 @@ OnnxReport export_recorded(const Forward& function, Inputs inputs, std::span<con
   for (at::Tensor& input : inputs) {
     if (input.defined()) input = input.detach();
   }
-  check_names(input_names, inputs.size(), "inputs");
-  const std::vector<VariedAxis> axes = varied_axes(inputs, input_names, options);
+  export_detail::check_names(input_names, inputs.size(), "inputs", caller);
+  const std::vector<VariedAxis> axes = export_detail::varied_axes(inputs, input_names, {options.dynamic_axes, options.sizes, caller});
   Recordings recordings = export_detail::record_sizes(function, inputs, axes, named);
   const size_t results = recordings.calls[0].results.size();
   TORCH_CHECK_VALUE(results > 0, "export_onnx: the function returns no tensor.");
-  if (output_names.empty()) output_names = numbered("output", results);
-  check_names(output_names, results, "outputs");
+  if (output_names.empty()) output_names = export_detail::numbered_names("output", results);
+  export_detail::check_names(output_names, results, "outputs", caller);
   recordings.input_names = std::move(input_names);
   recordings.output_names = std::move(output_names);
   const onnx_export::Graph graph =
@@ -230,7 +151,7 @@ OnnxReport export_onnx(const Model& model, const std::vector<at::Tensor>& inputs
 OnnxReport export_onnx(const OnnxFunction& function, const std::vector<at::Tensor>& inputs, const std::string& path,
                        const OnnxOptions& options) {
   return export_recorded(function, inputs, options.weights, path, options,
-                         options.input_names.empty() ? numbered("input", inputs.size()) : options.input_names,
+                         options.input_names.empty() ? export_detail::numbered_names("input", inputs.size()) : options.input_names,
                          options.output_names);
 }
 
