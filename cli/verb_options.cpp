@@ -438,13 +438,7 @@ void add_quantization(CLI::App* verb, QuantizeArguments& arguments) {
   add_kept_layers(verb, arguments);
 }
 
-}  // namespace
-
-CLI::App* add_export(CLI::App& app, ExportArguments& arguments) {
-  CLI::App* verb =
-      app.add_subcommand("export", "Write a trained model as a file for other runtimes")->footer(export_footer);
-  verb->add_option("MODEL", arguments.subject, "A run folder like --run, or a model like --model");
-  add_trained(verb, arguments);
+void add_graph(CLI::App* verb, ExportArguments& arguments) {
   begin_group(verb, "Graph");
   verb->add_option("--format", arguments.format,
                    "Format of the file: onnx, or bellows for a compiled program [default: onnx]")
@@ -475,6 +469,16 @@ CLI::App* add_export(CLI::App& app, ExportArguments& arguments) {
                    "Type of the weights: fp32, or bf16 with norm layers in fp32 [default: from the recipe]")
       ->type_name("fp32|bf16")
       ->check(CLI::Validator(dtype_problem, ""));
+}
+
+}  // namespace
+
+CLI::App* add_export(CLI::App& app, ExportArguments& arguments) {
+  CLI::App* verb =
+      app.add_subcommand("export", "Write a trained model as a file for other runtimes")->footer(export_footer);
+  verb->add_option("MODEL", arguments.subject, "A run folder like --run, or a model like --model");
+  add_trained(verb, arguments);
+  add_graph(verb, arguments);
   begin_group(verb, "Output");
   verb->add_option("--output", arguments.output, "The file to write")->type_name("FILE");
   add_size(verb, "--external-data-above", arguments.external_data_above,

@@ -11,7 +11,7 @@
 
 #include "bellows/compile/bisect.h"
 #include "bellows/compile/jit/kernel_library.h"
-#include "bellows/graph/passes/constant_store.h"
+#include "bellows/graph/program/constant_store.h"
 #include "bellows/graph/passes/pass.h"
 #include "bellows/graph/program/program.h"
 

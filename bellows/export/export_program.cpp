@@ -184,9 +184,9 @@ std::string header_of() {
       .dump();
 }
 
-ProgramReport export_recorded(const Forward& function, Inputs inputs, std::span<const Named> named,
-                              const std::string& path, const ProgramOptions& options,
-                              std::vector<std::string> input_names, std::vector<std::string> output_names) {
+/// Records the function with several sizes. The tensors of the recordings have names.
+Recordings recorded(const Forward& function, Inputs inputs, std::span<const Named> named, const ProgramOptions& options,
+                    std::vector<std::string> input_names, std::vector<std::string> output_names) {
   for (at::Tensor& input : inputs) {
     TORCH_CHECK_VALUE(input.defined() && input.device().is_cpu(), "export_program: expected CPU tensors as inputs.");
     input = input.detach();
@@ -201,7 +201,11 @@ ProgramReport export_recorded(const Forward& function, Inputs inputs, std::span<
   export_detail::check_names(output_names, results, "outputs", caller);
   recordings.input_names = std::move(input_names);
   recordings.output_names = std::move(output_names);
+  return recordings;
+}
 
+ProgramReport write_program(const Forward& function, const Recordings& recordings, const std::string& path,
+                            const ProgramOptions& options) {
   const ProgramContent content = content_of(recordings, options.autocast);
   const auto kernels = std::make_shared<RememberedKernels>(std::make_shared<KernelCache>());
   const auto constants = std::make_shared<graph::ConstantStore>();
@@ -241,16 +245,18 @@ ProgramReport export_program(const Model& model, const std::vector<at::Tensor>& 
   const EvalMode evaluation(model);
   const NamedTensors tensors = model.state_dict();
   const Forward forward = [&model](const Inputs& x) { return model.forward_all(x); };
-  return export_recorded(forward, inputs, tensors, path, options, std::move(names),
-                         options.output_names.empty() ? model.outputs() : options.output_names);
+  const Recordings recordings = recorded(forward, inputs, tensors, options, std::move(names),
+                                         options.output_names.empty() ? model.outputs() : options.output_names);
+  return write_program(forward, recordings, path, options);
 }
 
 ProgramReport export_program(const std::function<Inputs(const Inputs&)>& function, const Inputs& inputs,
                              const std::string& path, const ProgramOptions& options) {
-  return export_recorded(
-      function, inputs, options.weights, path, options,
+  const Recordings recordings = recorded(
+      function, inputs, options.weights, options,
       options.input_names.empty() ? export_detail::numbered_names("input", inputs.size()) : options.input_names,
       options.output_names);
+  return write_program(function, recordings, path, options);
 }
 
 std::string ProgramReport::to_text() const {

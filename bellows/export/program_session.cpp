@@ -52,7 +52,7 @@ struct ProgramSession::Instance {
 };
 
 ProgramSession::ProgramSession(ProgramContent content, std::shared_ptr<compile_detail::KernelProvider> kernels,
-                               std::shared_ptr<graph::ConstantStore> constants,
+                               const std::shared_ptr<graph::ConstantStore>& constants,
                                std::function<void(const std::string& weight)> check_weight)
     : content_(std::move(content)),
       backend_({.frozen = frozen_tensors(content_),

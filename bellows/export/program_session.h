@@ -50,7 +50,7 @@ class ProgramSession {
   /// Params: check_weight – called once for each weight that a prepared program reads in its original order, so that its
   ///                        bytes can be checked; may be empty
   ProgramSession(ProgramContent content, std::shared_ptr<compile_detail::KernelProvider> kernels,
-                 std::shared_ptr<graph::ConstantStore> constants,
+                 const std::shared_ptr<graph::ConstantStore>& constants,
                  std::function<void(const std::string& weight)> check_weight);
   ~ProgramSession();
 

@@ -90,6 +90,9 @@ INSTANTIATE_TEST_SUITE_P(All, ProgramModels, ::testing::Values("mlp", "digits_re
 
 /// A program of the digits ResNet.
 class ProgramFile : public ::testing::Test {
+ public:
+  ~ProgramFile() override { std::filesystem::remove(path_); }
+
  protected:
   ProgramFile() {
     torch::manual_seed(1);
@@ -97,7 +100,6 @@ class ProgramFile : public ::testing::Test {
     path_ = temporary("file");
     export_program(model_, {x_}, path_);
   }
-  ~ProgramFile() override { std::filesystem::remove(path_); }
 
   const Model model_ = models::digits_resnet();
   const at::Tensor x_ = torch::randn({4, 1, 8, 8});

@@ -105,7 +105,8 @@ OnnxReport export_recorded(const Forward& function, Inputs inputs, std::span<con
     if (input.defined()) input = input.detach();
   }
   export_detail::check_names(input_names, inputs.size(), "inputs", caller);
-  const std::vector<VariedAxis> axes = export_detail::varied_axes(inputs, input_names, {options.dynamic_axes, options.sizes, caller});
+  const std::vector<VariedAxis> axes =
+      export_detail::varied_axes(inputs, input_names, {options.dynamic_axes, options.sizes, caller});
   Recordings recordings = export_detail::record_sizes(function, inputs, axes, named);
   const size_t results = recordings.calls[0].results.size();
   TORCH_CHECK_VALUE(results > 0, "export_onnx: the function returns no tensor.");
@@ -150,9 +151,10 @@ OnnxReport export_onnx(const Model& model, const std::vector<at::Tensor>& inputs
 
 OnnxReport export_onnx(const OnnxFunction& function, const std::vector<at::Tensor>& inputs, const std::string& path,
                        const OnnxOptions& options) {
-  return export_recorded(function, inputs, options.weights, path, options,
-                         options.input_names.empty() ? export_detail::numbered_names("input", inputs.size()) : options.input_names,
-                         options.output_names);
+  return export_recorded(
+      function, inputs, options.weights, path, options,
+      options.input_names.empty() ? export_detail::numbered_names("input", inputs.size()) : options.input_names,
+      options.output_names);
 }
 
 std::vector<OnnxMapping> onnx_mappings() {

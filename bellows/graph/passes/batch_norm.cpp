@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "bellows/graph/passes/constant_store.h"
+#include "bellows/graph/program/constant_store.h"
 #include "bellows/graph/passes/known_values.h"
 #include "bellows/graph/passes/passes.h"
 

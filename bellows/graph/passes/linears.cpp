@@ -7,7 +7,7 @@
 #include <map>
 #include <sstream>
 
-#include "bellows/graph/passes/constant_store.h"
+#include "bellows/graph/program/constant_store.h"
 #include "bellows/graph/passes/known_values.h"
 #include "bellows/graph/passes/passes.h"
 

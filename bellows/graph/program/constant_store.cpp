@@ -1,4 +1,4 @@
-#include "bellows/graph/passes/constant_store.h"
+#include "bellows/graph/program/constant_store.h"
 
 #include <c10/util/StringUtil.h>
 #include <c10/util/hash.h>
