@@ -11,6 +11,7 @@
 #include "bellows/export/program.h"
 #include "bellows/export/program_session.h"
 #include "bellows/io/hash.h"
+#include "bellows/kernels/parallel.h"
 
 namespace bellows {
 
@@ -131,11 +132,13 @@ class LoadedProgram::Impl {
   }
 
   void add_packed(graph::ConstantStore& constants) const {
+    std::vector<const ArtifactSection*> packed;
     for (const ArtifactSection& section : file_->sections()) {
       if (section.kind != "packed") continue;
-      file_->check(section);
+      packed.push_back(&section);
       constants.add(section.name, tensor_over(file_, section.bytes));
     }
+    kernels::parallel_chunks(static_cast<int64_t>(packed.size()), [&](int64_t i) { file_->check(*packed[i]); });
   }
 
   FilePointer file_;
