@@ -49,6 +49,7 @@ void add_place(std::vector<VariedAxis>& axes, const std::string& name, size_t in
 
 void set_sizes(std::vector<VariedAxis>& axes, const AxisOptions& options) {
   std::vector<std::string> names;
+  names.reserve(axes.size());
   for (const VariedAxis& axis : axes) names.push_back(axis.name);
   for (const auto& [name, sizes] : options.sizes) {
     const auto found = std::find_if(axes.begin(), axes.end(),

@@ -174,6 +174,7 @@ std::vector<std::vector<Varied>> all_numbers(const std::vector<RecordedCall>& ca
   std::vector<std::vector<Varied>> all;
   const auto add = [&](const std::function<std::vector<int64_t>(const RecordedCall&)>& part) {
     std::vector<std::vector<int64_t>> recordings;
+    recordings.reserve(calls.size());
     for (const RecordedCall& call : calls) recordings.push_back(part(call));
     all.push_back(joined(recordings));
   };

@@ -103,10 +103,10 @@ class RecordingTap : public tap::OpTap {
   }
 
  private:
-  void add_known(const at::Tensor& tensor, InputSource source) {
+  void add_known(const at::Tensor& tensor, const InputSource& source) {
     if (!tensor.defined() || !graph::is_plain(tensor)) return;
     const BufferId buffer = buffers_.of(tensor);
-    outer_.try_emplace(buffer, std::move(source));
+    outer_.try_emplace(buffer, source);
     made_ = buffers_.size();
   }
 

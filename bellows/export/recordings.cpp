@@ -111,7 +111,9 @@ class SizeRecorder {
   /// Returns nothing if the function does not accept the sizes.
   std::optional<Recordings> record(const std::vector<VariedAxis>& axes) {
     Recordings result;
-    std::vector<int64_t> sizes;
+    std::vector<int64_t> sizes, last;
+    sizes.reserve(axes.size());
+    last.reserve(axes.size());
     for (const VariedAxis& axis : axes) sizes.push_back(axis.sizes[0]);
     if (!add(result, axes, sizes, false)) return {};
     for (size_t i = 0; i < axes.size(); ++i) {
@@ -119,7 +121,6 @@ class SizeRecorder {
       other[i] = axes[i].sizes[1];
       if (!add(result, axes, other, false)) return {};
     }
-    std::vector<int64_t> last;
     for (const VariedAxis& axis : axes) last.push_back(axis.sizes[2]);
     if (!add(result, axes, last, true)) return {};
     for (size_t i = 0; i < axes.size(); ++i) {

@@ -25,7 +25,7 @@ std::string second(Call& call, ScalarType dtype, size_t argument = 1) {
 }
 
 /// An operator with a factor of the second operand: add and sub.
-std::string with_factor(Call& call, std::string x, ScalarType dtype, size_t argument = 2) {
+std::string with_factor(Call& call, const std::string& x, ScalarType dtype, size_t argument = 2) {
   const double factor = call.number(argument);
   return factor == 1 ? x : call.node("Mul", {x, call.constant(factor, dtype)});
 }

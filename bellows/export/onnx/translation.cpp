@@ -370,7 +370,7 @@ std::string Translation::read_rows(const VariedOperand& operand, VariedSizes& si
   return from.name;
 }
 
-std::string Translation::view(const Value& from, const std::vector<Geometry>& wanted) {
+std::vector<ViewPlan> Translation::plans_of(const Value& from, const std::vector<Geometry>& wanted) {
   std::vector<ViewPlan> plans;
   for (size_t i = 0; i < wanted.size(); ++i) {
     auto plan = export_detail::plan_view(from.geometry[i], wanted[i]);
@@ -379,7 +379,6 @@ std::string Translation::view(const Value& from, const std::vector<Geometry>& wa
            "Use reshape(), transpose(), slice() and expand() instead of as_strided() or unfold().");
     plans.push_back(std::move(*plan));
   }
-  // A step that changes nothing for some sizes is a step for all of them.
   size_t dims = 0;
   for (const ViewPlan& plan : plans) dims = std::max(dims, plan.slices.size());
   const bool reshaped = std::any_of(plans.begin(), plans.end(), [](const ViewPlan& plan) { return !!plan.sizes; });
@@ -394,6 +393,15 @@ std::string Translation::view(const Value& from, const std::vector<Geometry>& wa
                " has another structure for other sizes of the inputs",
            "Use other example sizes (`sizes`), or do not let the axis vary.");
   }
+  return plans;
+}
+
+std::string Translation::view(const Value& from, const std::vector<Geometry>& wanted) {
+  std::vector<ViewPlan> plans = plans_of(from, wanted);
+  // A step that changes nothing for some sizes is a step for all of them.
+  size_t dims = 0;
+  for (const ViewPlan& plan : plans) dims = std::max(dims, plan.slices.size());
+  const bool reshaped = plans[0].sizes.has_value();
   const ViewPlan& first = plans[0];
   std::string name = from.name;
   VariedSizes sizes = sizes_of(from.geometry);
@@ -437,21 +445,30 @@ std::string Translation::position(const Varied& index, const Varied& of, bool en
   return size(index);
 }
 
+namespace {
+
+/// A number of a slice, for all recordings.
+template <class Number>
+Varied varied_of(const std::vector<ViewPlan>& plans, size_t dim, const Number& number) {
+  Varied result;
+  result.values.reserve(plans.size());
+  for (const ViewPlan& plan : plans) result.values.push_back(number(plan.slices[dim]));
+  return result;
+}
+
+}  // namespace
+
 std::string Translation::sliced(std::string name, const std::vector<ViewPlan>& plans) {
   const size_t dims = plans[0].slices.size();
-  const auto varied = [&](size_t dim, auto number) {
-    Varied result;
-    for (const ViewPlan& plan : plans) result.values.push_back(number(plan.slices[dim]));
-    return result;
-  };
   std::vector<std::string> starts, ends;
   std::vector<int64_t> axes, steps;
   for (size_t i = 0; i < dims; ++i) {
     const ViewPlan::Slice& first = plans[0].slices[i];
-    const Varied start = varied(i, [](const ViewPlan::Slice& one) { return one.start; });
-    const Varied of = varied(i, [](const ViewPlan::Slice& one) { return one.of; });
-    const Varied end = varied(i, [](const ViewPlan::Slice& one) { return one.start + (one.size - 1) * one.step + 1; });
-    const Varied step = varied(i, [](const ViewPlan::Slice& one) { return one.step; });
+    const Varied start = varied_of(plans, i, [](const ViewPlan::Slice& one) { return one.start; });
+    const Varied of = varied_of(plans, i, [](const ViewPlan::Slice& one) { return one.of; });
+    const Varied end =
+        varied_of(plans, i, [](const ViewPlan::Slice& one) { return one.start + (one.size - 1) * one.step + 1; });
+    const Varied step = varied_of(plans, i, [](const ViewPlan::Slice& one) { return one.step; });
     if (first.select || (start.is(0) && end == of && step.is(1))) continue;
     if (!step.constant()) fail("the step of a slice varies with the sizes of the inputs", "Use a fixed step.");
     // With a step, the end of the last element differs from the end of the dim.
@@ -471,10 +488,14 @@ std::string Translation::sliced(std::string name, const std::vector<ViewPlan>& p
       inputs.push_back(builder_.integers(steps));
     name = builder_.node("Slice", inputs);
   }
-  for (size_t i = dims; i-- > 0;) {
+  return selected(name, plans);
+}
+
+std::string Translation::selected(std::string name, const std::vector<ViewPlan>& plans) {
+  for (size_t i = plans[0].slices.size(); i-- > 0;) {
     if (!plans[0].slices[i].select) continue;
-    const Varied start = varied(i, [](const ViewPlan::Slice& one) { return one.start; });
-    const Varied of = varied(i, [](const ViewPlan::Slice& one) { return one.of; });
+    const Varied start = varied_of(plans, i, [](const ViewPlan::Slice& one) { return one.start; });
+    const Varied of = varied_of(plans, i, [](const ViewPlan::Slice& one) { return one.of; });
     const Varied from_end = export_detail::minus(start, of);
     std::string index;
     if (start.constant())

@@ -100,8 +100,11 @@ class Translation {
   Value load(graph::ValueId id, size_t input);
   std::string load_constant(const std::vector<at::Tensor>& tensors);
   std::string view(const Value& value, const std::vector<graph::Geometry>& wanted);
+  /// Returns the plan of a view for each recording. All have the same steps.
+  std::vector<export_detail::ViewPlan> plans_of(const Value& from, const std::vector<graph::Geometry>& wanted);
   std::string sliced(std::string name, const std::vector<export_detail::ViewPlan>& plans);
-  std::string slice(const std::string& name, const std::vector<std::vector<export_detail::ViewPlan::Slice>>& slices);
+  /// Removes the dims of which a single element is left.
+  std::string selected(std::string name, const std::vector<export_detail::ViewPlan>& plans);
   std::string position(const Varied& index, const Varied& of, bool end);
   std::string with_region(const std::string& name, const std::vector<export_detail::ViewPlan>& plans, size_t axis,
                           const std::string& inner);
