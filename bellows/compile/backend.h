@@ -11,8 +11,8 @@
 
 #include "bellows/compile/bisect.h"
 #include "bellows/compile/jit/kernel_library.h"
-#include "bellows/graph/program/constant_store.h"
 #include "bellows/graph/passes/pass.h"
+#include "bellows/graph/program/constant_store.h"
 #include "bellows/graph/program/program.h"
 
 namespace bellows::compile_detail {

@@ -10,8 +10,8 @@
 #include <unordered_set>
 
 #include "bellows/compile/onednn/layouts_impl.h"
-#include "bellows/graph/program/constant_store.h"
 #include "bellows/graph/passes/expression.h"
+#include "bellows/graph/program/constant_store.h"
 #include "bellows/kernels/parallel.h"
 
 namespace bellows::compile_detail {

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "bellows/graph/program/constant_store.h"
 #include "bellows/graph/passes/known_values.h"
 #include "bellows/graph/passes/passes.h"
+#include "bellows/graph/program/constant_store.h"
 
 namespace bellows::graph::detail {
 namespace {

@@ -4,9 +4,9 @@
 #include <optional>
 #include <unordered_map>
 
-#include "bellows/graph/program/constant_store.h"
 #include "bellows/graph/passes/passes.h"
 #include "bellows/graph/program/argument_value.h"
+#include "bellows/graph/program/constant_store.h"
 #include "bellows/graph/program/program_edit.h"
 #include "bellows/tap/op_tap.h"
 

@@ -7,9 +7,9 @@
 #include <map>
 #include <sstream>
 
-#include "bellows/graph/program/constant_store.h"
 #include "bellows/graph/passes/known_values.h"
 #include "bellows/graph/passes/passes.h"
+#include "bellows/graph/program/constant_store.h"
 
 namespace bellows::graph::detail {
 namespace {
