@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <map>
 
 #include "bellows/compile.h"
@@ -209,7 +210,10 @@ std::vector<int64_t> numbers_in(const std::string& text, const std::string& afte
 template <class Model>
 void expect_three_compilations(const std::vector<Batch>& batches) {
   const Training plain = train<Model>(batches, false), compiled = train<Model>(batches, true);
-  for (size_t i = 0; i < batches.size(); ++i) EXPECT_NEAR(compiled.losses[i], plain.losses[i], 2e-3) << i;
+  // The tolerance of docs/compile.md is for 100 steps: later, small differences grow in any training.
+  constexpr size_t most_steps = 100;
+  for (size_t i = 0; i < std::min(batches.size(), most_steps); ++i)
+    EXPECT_NEAR(compiled.losses[i], plain.losses[i], 2e-3) << i;
   const auto counts = numbers_in(compiled.explanation, "programs: ");
   ASSERT_GE(counts.size(), 2u) << compiled.explanation;
   EXPECT_GE(counts[0], static_cast<int64_t>(batches.size()));
