@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cmath>
+
 #include "bellows/graph/program/program.h"
 #include "bellows/kernels/attention.h"
 
@@ -14,6 +16,11 @@ kernels::Matrices<T> heads_of(const graph::Geometry& seen, void* memory = nullpt
           .inner_size = seen.sizes[1],
           .row = seen.strides[2],
           .column = seen.strides[3]};
+}
+
+/// The factor of the logits: an argument of the operator, or by default 1 / √width.
+inline double logit_factor(const c10::IValue& argument, int64_t width) {
+  return argument.isNone() ? 1 / std::sqrt(static_cast<double>(width)) : argument.toDouble();
 }
 
 /// Whether the operand is an fp32 tensor with four dims on the CPU whose rows have adjacent elements.

@@ -1,6 +1,5 @@
 #include "bellows/compile/flash_attention.h"
 
-#include <cmath>
 #include <vector>
 
 #include "bellows/compile/attention_heads.h"
@@ -25,10 +24,8 @@ class FlashAttention final : public graph::Kernel {
       : query_(operand_of(one, query).geometry),
         key_(operand_of(one, key).geometry),
         value_(operand_of(one, value).geometry),
-        result_(one.results[0].operands[0].geometry) {
-    const c10::IValue& factor = one.arguments[scale].constant;
-    scale_ = factor.isNone() ? 1 / std::sqrt(static_cast<double>(query_.sizes[3])) : factor.toDouble();
-  }
+        result_(one.results[0].operands[0].geometry),
+        scale_(logit_factor(one.arguments[scale].constant, query_.sizes[3])) {}
 
   std::string name() const override { return "attention"; }
 
@@ -49,7 +46,7 @@ class FlashAttention final : public graph::Kernel {
 
  private:
   Geometry query_, key_, value_, result_;
-  double scale_ = 1;
+  double scale_;
 };
 
 bool is_supported(const Instruction& one, const std::vector<bool>& read) {

@@ -1,7 +1,6 @@
 #include "bellows/compile/quantized_attention.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "bellows/compile/attention_heads.h"
 #include "bellows/graph/program/program_edit.h"
@@ -25,10 +24,8 @@ class QuantizedAttention final : public graph::Kernel {
       : query_(operand_of(one, int8_query).geometry),
         key_(operand_of(one, int8_key).geometry),
         value_(operand_of(one, int8_value).geometry),
-        result_(one.results[0].operands[0].geometry) {
-    const c10::IValue& factor = one.arguments[logit_scale].constant;
-    scale_ = factor.isNone() ? 1 / std::sqrt(static_cast<double>(query_.sizes[3])) : factor.toDouble();
-  }
+        result_(one.results[0].operands[0].geometry),
+        scale_(logit_factor(one.arguments[logit_scale].constant, query_.sizes[3])) {}
 
   std::string name() const override { return "int8 attention"; }
 
@@ -52,7 +49,7 @@ class QuantizedAttention final : public graph::Kernel {
 
  private:
   Geometry query_, key_, value_, result_;
-  double scale_ = 1;
+  double scale_;
 };
 
 bool is_fast_here(const Instruction& one) {

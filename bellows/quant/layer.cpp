@@ -46,30 +46,28 @@ at::Tensor bias_of(const c10::IValue& value) {
   return value.isTensor() ? value.toTensor() : at::Tensor();
 }
 
+/// Params: groups – index of this argument
+LayerCall convolution_with(std::span<c10::IValue> arguments, size_t groups) {
+  return {.kind = LayerKind::convolution,
+          .input = &arguments[0].toTensor(),
+          .weight = &arguments[1].toTensor(),
+          .bias = bias_of(arguments[2]),
+          .convolution = {.stride = arguments[3].toIntVector(),
+                          .padding = arguments[4].toIntVector(),
+                          .dilation = arguments[5].toIntVector(),
+                          .groups = arguments[groups].toInt()}};
+}
+
 std::optional<LayerCall> convolution_call(std::span<c10::IValue> arguments) {
-  const bool transposed = arguments[6].toBool();
-  return LayerCall{.kind = LayerKind::convolution,
-                   .obstacle = transposed ? "transposed convolutions are not supported" : nullptr,
-                   .input = &arguments[0].toTensor(),
-                   .weight = &arguments[1].toTensor(),
-                   .bias = bias_of(arguments[2]),
-                   .convolution = {.stride = arguments[3].toIntVector(),
-                                   .padding = arguments[4].toIntVector(),
-                                   .dilation = arguments[5].toIntVector(),
-                                   .groups = arguments[8].toInt()}};
+  LayerCall call = convolution_with(arguments, 8);
+  if (arguments[6].toBool()) call.obstacle = "transposed convolutions are not supported";
+  return call;
 }
 
 /// Of aten::conv2d. Images without a batch dim are left to libtorch.
 std::optional<LayerCall> convolution_2d_call(std::span<c10::IValue> arguments) {
   if (arguments[0].toTensor().dim() != 4) return {};
-  return LayerCall{.kind = LayerKind::convolution,
-                   .input = &arguments[0].toTensor(),
-                   .weight = &arguments[1].toTensor(),
-                   .bias = bias_of(arguments[2]),
-                   .convolution = {.stride = arguments[3].toIntVector(),
-                                   .padding = arguments[4].toIntVector(),
-                                   .dilation = arguments[5].toIntVector(),
-                                   .groups = arguments[6].toInt()}};
+  return convolution_with(arguments, 6);
 }
 
 bool is_one(const c10::IValue& value) {

@@ -230,6 +230,7 @@ int count_of_batches(int usual) {
 std::vector<Batch> batches_of_different_lengths(int count) {
   torch::manual_seed(5);
   std::vector<Batch> batches;
+  batches.reserve(count);
   for (int i = 0; i < count; ++i) batches.push_back(batch_of(4, 10 + (i * 67) % 200));
   return batches;
 }
@@ -238,6 +239,7 @@ std::vector<Batch> batches_of_different_lengths(int count) {
 std::vector<Batch> batches_of_epochs(int count) {
   torch::manual_seed(5);
   std::vector<Batch> batches;
+  batches.reserve(count);
   for (int i = 0; i < count; ++i) batches.push_back(batch_of(i % 8 == 7 ? 3 + i / 8 % 7 : 16, 10 + (i * 67) % 200));
   return batches;
 }
@@ -245,6 +247,7 @@ std::vector<Batch> batches_of_epochs(int count) {
 std::vector<Batch> batches_of_different_rows(int count) {
   torch::manual_seed(5);
   std::vector<Batch> batches;
+  batches.reserve(count);
   for (int i = 0; i < count; ++i) batches.push_back(batch_of(4 + (i * 37 + 14) % 200, 25));
   return batches;
 }
