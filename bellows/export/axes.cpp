@@ -25,7 +25,7 @@ DynamicAxes default_axes(const Inputs& inputs, const std::vector<std::string>& n
 }
 
 void add_place(std::vector<VariedAxis>& axes, const std::string& name, size_t input, int64_t axis, const Inputs& inputs,
-               const std::string& input_name, const AxisOptions& options) {
+               const std::string& input_name, const RecordingOptions& options) {
   const int64_t rank = inputs[input].dim();
   TORCH_CHECK_VALUE(axis >= 0 && axis < rank, options.caller, ": dynamic_axes: input \"", input_name, "\" has ", rank,
                     " axes, so there is no axis ", axis, ".");
@@ -47,7 +47,7 @@ void add_place(std::vector<VariedAxis>& axes, const std::string& name, size_t in
   same->places.push_back(place);
 }
 
-void set_sizes(std::vector<VariedAxis>& axes, const AxisOptions& options) {
+void set_sizes(std::vector<VariedAxis>& axes, const RecordingOptions& options) {
   std::vector<std::string> names;
   names.reserve(axes.size());
   for (const VariedAxis& axis : axes) names.push_back(axis.name);
@@ -64,10 +64,8 @@ void set_sizes(std::vector<VariedAxis>& axes, const AxisOptions& options) {
   }
 }
 
-}  // namespace
-
 std::vector<VariedAxis> varied_axes(const std::vector<at::Tensor>& inputs, const std::vector<std::string>& names,
-                                    const AxisOptions& options) {
+                                    const RecordingOptions& options) {
   std::vector<VariedAxis> axes;
   for (const auto& [name, of_input] : options.dynamic_axes ? *options.dynamic_axes : default_axes(inputs, names)) {
     const auto found = std::find(names.begin(), names.end(), name);
@@ -93,6 +91,50 @@ void check_names(const std::vector<std::string>& names, size_t count, const char
   for (const std::string& name : names)
     TORCH_CHECK_VALUE(!name.empty() && seen.insert(name).second, caller, ": the names of ", of,
                       " must be different and not empty, got \"", name, "\" twice or an empty name.");
+}
+
+}  // namespace
+
+Recordings record_named(const Forward& function, std::vector<at::Tensor> inputs, std::span<const Named> named,
+                        RecordingOptions options) {
+  for (at::Tensor& input : inputs) {
+    if (input.defined()) input = input.detach();
+  }
+  if (options.input_names.empty()) options.input_names = numbered_names("input", inputs.size());
+  check_names(options.input_names, inputs.size(), "inputs", options.caller);
+  const std::vector<VariedAxis> axes = varied_axes(inputs, options.input_names, options);
+  Recordings recordings = record_sizes(function, inputs, axes, named);
+  const size_t results = recordings.calls[0].results.size();
+  TORCH_CHECK_VALUE(results > 0, options.caller, ": the function returns no tensor.");
+  if (options.output_names.empty()) options.output_names = numbered_names("output", results);
+  check_names(options.output_names, results, "outputs", options.caller);
+  recordings.axes = axes;
+  recordings.input_names = std::move(options.input_names);
+  recordings.output_names = std::move(options.output_names);
+  return recordings;
+}
+
+RecordingOptions with_names_of(const Model& model, size_t inputs, RecordingOptions options) {
+  const std::vector<ModelInput> declared = model.inputs();
+  TORCH_CHECK_VALUE(inputs > 0 && inputs <= declared.size(), options.caller, ": the model ", model.name(), " has ",
+                    declared.size(), " inputs, got ", inputs, " example inputs.");
+  if (options.input_names.empty()) {
+    options.input_names.reserve(inputs);
+    for (size_t i = 0; i < inputs; ++i) options.input_names.push_back(declared[i].name);
+  }
+  if (options.output_names.empty()) options.output_names = model.outputs();
+  return options;
+}
+
+std::map<std::string, std::vector<int64_t>> recorded_sizes(const Recordings& recordings) {
+  std::map<std::string, std::vector<int64_t>> all;
+  for (const Symbol& symbol : recordings.symbols) {
+    std::vector<int64_t>& sizes = all[symbol.name];
+    for (const int64_t size : symbol.sizes.values) {
+      if (std::find(sizes.begin(), sizes.end(), size) == sizes.end()) sizes.push_back(size);
+    }
+  }
+  return all;
 }
 
 }  // namespace bellows::export_detail

@@ -5,30 +5,35 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "bellows/core/model.h"
 #include "bellows/export/dynamic_axes.h"
 #include "bellows/export/recordings.h"
 
 namespace bellows::export_detail {
 
-/// Which axes vary, see OnnxOptions.
-struct AxisOptions {
+/// Names of inputs and outputs, and the axes that vary, see OnnxOptions.
+struct RecordingOptions {
+  std::vector<std::string> input_names{}, output_names{};  ///< empty: default names
   const std::optional<DynamicAxes>& dynamic_axes;
   const std::map<std::string, std::vector<int64_t>>& sizes;
   const char* caller;  ///< function of the user, for messages
 };
 
-/// Returns the axes that are recorded with several sizes.
-/// Throws: c10::ValueError if an axis or input does not exist, or if axes of one name have different sizes
-std::vector<VariedAxis> varied_axes(const std::vector<at::Tensor>& inputs, const std::vector<std::string>& names,
-                                    const AxisOptions& options);
+/// Records a function with several sizes of its inputs, and gives names to inputs and outputs.
+/// Params: named – see record_sizes()
+/// Throws: c10::ValueError like record_sizes(), if a name is empty or used twice, if an axis or input does not exist, or if
+///         axes of one name have different sizes
+Recordings record_named(const Forward& function, std::vector<at::Tensor> inputs, std::span<const Named> named,
+                        RecordingOptions options);
+/// Fills in the names that a model gives to its inputs and outputs.
+/// Throws: c10::ValueError if the model does not have as many inputs
+RecordingOptions with_names_of(const Model& model, size_t inputs, RecordingOptions options);
 
-/// Returns "name", "name_1", …
-std::vector<std::string> numbered_names(const std::string& name, size_t count);
-
-/// Throws: c10::ValueError if there are not `count` different names
-void check_names(const std::vector<std::string>& names, size_t count, const char* of, const char* caller);
+/// Returns the different sizes of each dynamic axis that were recorded.
+std::map<std::string, std::vector<int64_t>> recorded_sizes(const Recordings& recordings);
 
 }  // namespace bellows::export_detail

@@ -1,14 +1,14 @@
-#include <ATen/TensorOperators.h>
 #include <c10/core/GradMode.h>
 #include <torch/version.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "bellows/compile/jit/kernel_compiler.h"
 #include "bellows/compile/jit/stored_kernels.h"
+#include "bellows/compile/result_distance.h"
 #include "bellows/core/error.h"
 #include "bellows/core/version.h"
 #include "bellows/export/artifact_file.h"
@@ -16,7 +16,6 @@
 #include "bellows/export/program.h"
 #include "bellows/export/program_session.h"
 #include "bellows/export/recordings.h"
-#include "bellows/io/hash.h"
 
 namespace bellows {
 
@@ -32,6 +31,7 @@ using export_detail::ProgramContent;
 using export_detail::ProgramSession;
 using export_detail::ProgramTemplate;
 using export_detail::RecordedCall;
+using export_detail::RecordingOptions;
 using export_detail::Recordings;
 using Inputs = std::vector<at::Tensor>;
 
@@ -90,14 +90,10 @@ void verify(ProgramSession& session, const Inputs& inputs, const Inputs& expecte
     TORCH_CHECK_VALUE(found[i].sizes() == wanted.sizes() && found[i].scalar_type() == wanted.scalar_type(),
                       "export_program: output \"", name, "\" of the program has sizes ", found[i].sizes(),
                       ", but the model returns ", wanted.sizes(), ". The sizes of this axis cannot vary.");
-    const at::Tensor exact = wanted.to(at::kDouble);
-    const at::Tensor difference = (found[i].to(at::kDouble) - exact).abs().masked_fill_(found[i].eq(wanted), 0);
-    const at::Tensor both_nan = found[i].isnan().logical_and_(wanted.isnan());
-    const double error = wanted.numel() == 0 ? 0 : difference.masked_fill(both_nan, 0).max().item<double>();
-    const double largest = wanted.numel() == 0 ? 0 : exact.abs().nan_to_num(0, 0, 0).max().item<double>();
-    const double limit = tolerance_of(wanted, autocast) * std::max(largest, 1e-3);
-    TORCH_CHECK_VALUE(error <= limit, "export_program: output \"", name,
-                      "\" of the program differs from the model's by ", error, " for inputs of sizes ",
+    const auto distance = compile_detail::Distance::between(wanted, found[i]);
+    const double limit = tolerance_of(wanted, autocast) * std::max(distance.scale, 1e-3);
+    TORCH_CHECK_VALUE(distance.largest <= limit, "export_program: output \"", name,
+                      "\" of the program differs from the model's by ", distance.largest, " for inputs of sizes ",
                       inputs[0].sizes(), " (accepted: ", limit,
                       "). The results of the model must depend only on its inputs.");
   }
@@ -168,44 +164,25 @@ void add_kernels(const RememberedKernels& kernels, bool portable, Stored& stored
 ProgramReport report_of(const ProgramContent& content, const Recordings& recordings) {
   ProgramReport report{.inputs = content.inputs, .outputs = content.outputs};
   report.operators = static_cast<int64_t>(content.program.base().program.instructions.size());
-  for (const auto& symbol : recordings.symbols) {
-    std::vector<int64_t>& sizes = report.dynamic_axes[symbol.name];
-    for (const int64_t size : symbol.sizes.values) {
-      if (std::find(sizes.begin(), sizes.end(), size) == sizes.end()) sizes.push_back(size);
-    }
-  }
+  report.dynamic_axes = recorded_sizes(recordings);
   return report;
 }
 
 std::string header_of() {
-  return nlohmann::json{{"bellows", BELLOWS_VERSION},
-                        {"libtorch", TORCH_VERSION},
-                        {"processor", io::hash_hex("xxh3_128", io::as_bytes(compile_detail::processor_text()))}}
+  return nlohmann::json{
+      {"bellows", BELLOWS_VERSION}, {"libtorch", TORCH_VERSION}, {"processor", compile_detail::processor_digest()}}
       .dump();
 }
 
-/// Records the function with several sizes. The tensors of the recordings have names.
-Recordings recorded(const Forward& function, Inputs inputs, std::span<const Named> named, const ProgramOptions& options,
-                    std::vector<std::string> input_names, std::vector<std::string> output_names) {
-  for (at::Tensor& input : inputs) {
-    TORCH_CHECK_VALUE(input.defined() && input.device().is_cpu(), "export_program: expected CPU tensors as inputs.");
-    input = input.detach();
-  }
-  constexpr const char* caller = "export_program";
-  export_detail::check_names(input_names, inputs.size(), "inputs", caller);
-  const auto axes = export_detail::varied_axes(inputs, input_names, {options.dynamic_axes, options.sizes, caller});
-  Recordings recordings = export_detail::record_sizes(function, inputs, axes, named);
-  const size_t results = recordings.calls[0].results.size();
-  TORCH_CHECK_VALUE(results > 0, "export_program: the function returns no tensor.");
-  if (output_names.empty()) output_names = export_detail::numbered_names("output", results);
-  export_detail::check_names(output_names, results, "outputs", caller);
-  recordings.input_names = std::move(input_names);
-  recordings.output_names = std::move(output_names);
-  return recordings;
+RecordingOptions recording_options(const ProgramOptions& options) {
+  return {options.input_names, options.output_names, options.dynamic_axes, options.sizes, "export_program"};
 }
 
-ProgramReport write_program(const Forward& function, const Recordings& recordings, const std::string& path,
-                            const ProgramOptions& options) {
+ProgramReport export_recorded(const Forward& function, const Inputs& inputs, std::span<const Named> named,
+                              const std::string& path, const ProgramOptions& options, RecordingOptions recording) {
+  for (const at::Tensor& input : inputs)
+    TORCH_CHECK_VALUE(input.defined() && input.device().is_cpu(), "export_program: expected CPU tensors as inputs.");
+  const Recordings recordings = record_named(function, inputs, named, std::move(recording));
   const ProgramContent content = content_of(recordings, options.autocast);
   const auto kernels = std::make_shared<RememberedKernels>(std::make_shared<KernelCache>());
   const auto constants = std::make_shared<graph::ConstantStore>();
@@ -229,7 +206,7 @@ ProgramReport write_program(const Forward& function, const Recordings& recording
   report.weight_bytes = stored.weights;
   report.packed_bytes = stored.packed;
   report.kernels = static_cast<int64_t>(kernels->libraries().size());
-  report.bytes = MappedFile(path).bytes().size();
+  report.bytes = std::filesystem::file_size(path);
   return report;
 }
 
@@ -237,26 +214,16 @@ ProgramReport write_program(const Forward& function, const Recordings& recording
 
 ProgramReport export_program(const Model& model, const std::vector<at::Tensor>& inputs, const std::string& path,
                              const ProgramOptions& options) {
-  const std::vector<ModelInput> declared = model.inputs();
-  TORCH_CHECK_VALUE(!inputs.empty() && inputs.size() <= declared.size(), "export_program: the model ", model.name(),
-                    " has ", declared.size(), " inputs, got ", inputs.size(), " example inputs.");
-  std::vector<std::string> names = options.input_names;
-  for (size_t i = 0; options.input_names.empty() && i < inputs.size(); ++i) names.push_back(declared[i].name);
+  RecordingOptions recording = with_names_of(model, inputs.size(), recording_options(options));
   const EvalMode evaluation(model);
   const NamedTensors tensors = model.state_dict();
   const Forward forward = [&model](const Inputs& x) { return model.forward_all(x); };
-  const Recordings recordings = recorded(forward, inputs, tensors, options, std::move(names),
-                                         options.output_names.empty() ? model.outputs() : options.output_names);
-  return write_program(forward, recordings, path, options);
+  return export_recorded(forward, inputs, tensors, path, options, std::move(recording));
 }
 
 ProgramReport export_program(const std::function<Inputs(const Inputs&)>& function, const Inputs& inputs,
                              const std::string& path, const ProgramOptions& options) {
-  const Recordings recordings = recorded(
-      function, inputs, options.weights, options,
-      options.input_names.empty() ? export_detail::numbered_names("input", inputs.size()) : options.input_names,
-      options.output_names);
-  return write_program(function, recordings, path, options);
+  return export_recorded(function, inputs, options.weights, path, options, recording_options(options));
 }
 
 std::string ProgramReport::to_text() const {

@@ -10,7 +10,6 @@
 #include "bellows/export/artifact_file.h"
 #include "bellows/export/program.h"
 #include "bellows/export/program_session.h"
-#include "bellows/io/hash.h"
 #include "bellows/kernels/parallel.h"
 
 namespace bellows {
@@ -101,8 +100,7 @@ class LoadedProgram::Impl {
     TORCH_CHECK_VALUE(header.value("libtorch", "") == TORCH_VERSION, "cannot load ", path, ": expected libtorch ",
                       TORCH_VERSION, ", the program was exported with ", header.value("libtorch", "another version"),
                       ". Export the model again with this version.");
-    const bool same_processor =
-        header.value("processor", "") == io::hash_hex("xxh3_128", io::as_bytes(compile_detail::processor_text()));
+    const bool same_processor = header.value("processor", "") == compile_detail::processor_digest();
     for (const ArtifactSection& section : file_->sections()) {
       if (section.kind == "weight") weights_.emplace(section.name, &section);
     }

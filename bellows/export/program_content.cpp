@@ -51,18 +51,10 @@ Json json_of(const std::vector<ProgramTensor>& tensors) {
   return all;
 }
 
-c10::ScalarType dtype_named(const std::string& name) {
-  for (int i = 0; i < static_cast<int>(c10::ScalarType::NumOptions); ++i) {
-    const auto dtype = static_cast<c10::ScalarType>(i);
-    if (dtype != c10::ScalarType::Undefined && name == c10::toString(dtype)) return dtype;
-  }
-  TORCH_CHECK_VALUE(false, "unknown dtype: ", name);
-}
-
 std::vector<ProgramTensor> tensors_of(const Json& json) {
   std::vector<ProgramTensor> tensors;
   for (const Json& one : json)
-    tensors.push_back({.name = one.at("name"), .dtype = dtype_named(one.at("dtype")), .sizes = one.at("sizes")});
+    tensors.push_back({.name = one.at("name"), .dtype = graph::dtype_named(one.at("dtype")), .sizes = one.at("sizes")});
   return tensors;
 }
 
@@ -126,7 +118,7 @@ ProgramContent ProgramContent::from_json(const Json& texts,
       content.sources.push_back({.weight = name, .storage = storage_of(name)});
     }
   }
-  if (!json.at("autocast").is_null()) content.autocast = dtype_named(json.at("autocast"));
+  if (!json.at("autocast").is_null()) content.autocast = graph::dtype_named(json.at("autocast"));
   content.program = ProgramTemplate(std::move(base), symbols, std::move(slots));
   return content;
 }

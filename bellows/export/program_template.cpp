@@ -196,18 +196,6 @@ void add_sizes(const std::vector<RecordedCall>& calls, Formulas& formulas) {
   }
 }
 
-int64_t value_of(const SizeExpression& expression, std::span<const int64_t> sizes) {
-  using Form = SizeExpression::Form;
-  int64_t value = expression.constant;
-  for (const SizeExpression::Term& term : expression.terms) {
-    const int64_t size = sizes[term.symbol];
-    value = expression.form == Form::product ? value * size : value + term.factor * size;
-  }
-  if (expression.form != Form::quotient) return value;
-  const int64_t divisor = expression.divisor;
-  return value / divisor - (value % divisor < 0 ? 1 : 0);
-}
-
 /// Makes all results that the program computes its outputs.
 void add_outputs(ProgramTemplate::Instance& of) {
   for (const graph::Operand& result : of.results) {
@@ -224,7 +212,7 @@ void add_outputs(ProgramTemplate::Instance& of) {
 
 int64_t SizeFormula::value(std::span<const int64_t> sizes) const {
   int64_t product = factor;
-  for (const SizeExpression& part : parts) product *= value_of(part, sizes);
+  for (const SizeExpression& part : parts) product *= part.value(sizes);
   return product;
 }
 

@@ -10,20 +10,21 @@
 
 namespace bellows::export_detail {
 
+/// An axis that is recorded with several sizes.
+struct VariedAxis {
+  std::string name{};
+  std::vector<std::pair<size_t, size_t>> places{};  ///< inputs and axes
+  std::vector<int64_t> sizes{};                     ///< three sizes for recordings; empty: to be chosen
+};
+
 /// The same function recorded with several sizes of its inputs. All recordings have the same operators on the same values.
 struct Recordings {
   std::vector<RecordedCall> calls{};
   std::vector<std::vector<at::Tensor>> inputs{};  ///< of each call
   std::vector<Symbol> symbols{};
   std::vector<std::pair<size_t, size_t>> places{};  ///< for each symbol, the input and the axis that have its size
+  std::vector<VariedAxis> axes{};                   ///< set by record_named(), as are the names
   std::vector<std::string> input_names{}, output_names{};
-};
-
-/// An axis that is recorded with several sizes.
-struct VariedAxis {
-  std::string name{};
-  std::vector<std::pair<size_t, size_t>> places{};  ///< inputs and axes
-  std::vector<int64_t> sizes{};                     ///< three sizes for recordings; empty: to be chosen
 };
 
 /// Records a function with the sizes of the example inputs, with another size of each axis, and with further sizes of all

@@ -11,22 +11,12 @@ int64_t floor_divided(int64_t a, int64_t b) {
   return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
 }
 
-int64_t value_of(const SizeExpression& expression, const std::vector<Symbol>& symbols, size_t recording) {
-  using Form = SizeExpression::Form;
-  int64_t value = expression.constant;
-  for (const SizeExpression::Term& term : expression.terms) {
-    const int64_t size = symbols[term.symbol].sizes.values[recording];
-    if (expression.form == Form::product)
-      value *= size;
-    else
-      value += term.factor * size;
-  }
-  return expression.form == Form::quotient ? floor_divided(value, expression.divisor) : value;
-}
-
 bool holds(const SizeExpression& expression, const Varied& number, const std::vector<Symbol>& symbols) {
   for (size_t i = 0; i < number.values.size(); ++i) {
-    if (value_of(expression, symbols, i) != number.values[i]) return false;
+    std::vector<int64_t> sizes;
+    sizes.reserve(symbols.size());
+    for (const Symbol& symbol : symbols) sizes.push_back(symbol.sizes.values[i]);
+    if (expression.value(sizes) != number.values[i]) return false;
   }
   return true;
 }
@@ -107,6 +97,15 @@ std::optional<size_t> SizeExpression::symbol() const {
   if (single && ((form == Form::sum && constant == 0) || (form == Form::product && constant == 1)))
     return terms[0].symbol;
   return {};
+}
+
+int64_t SizeExpression::value(std::span<const int64_t> sizes) const {
+  int64_t value = constant;
+  for (const Term& term : terms) {
+    const int64_t size = sizes[term.symbol];
+    value = form == Form::product ? value * size : value + term.factor * size;
+  }
+  return form == Form::quotient ? floor_divided(value, divisor) : value;
 }
 
 std::string SizeExpression::text(const std::vector<Symbol>& symbols) const {

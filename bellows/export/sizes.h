@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,8 @@ struct SizeExpression {
   int64_t divisor = 1;
   std::vector<Term> terms{};
 
+  /// Params: sizes – one for each symbol
+  int64_t value(std::span<const int64_t> sizes) const;
   /// Returns the symbol if the expression is just this symbol.
   std::optional<size_t> symbol() const;
   /// Returns a text such as "2*sequence + 1".

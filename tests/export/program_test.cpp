@@ -5,16 +5,15 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
-#include "bellows/core/error.h"
 #include "bellows/export.h"
 #include "bellows/export/artifact_file.h"
 #include "bellows/io/bytes.h"
 #include "bellows/models/registry.h"
 #include "bellows/models/resnet.h"
 #include "bellows/quant.h"
+#include "bellows/system/file.h"
+#include "tests/support/errors.h"
 
 namespace bellows {
 namespace {
@@ -24,26 +23,6 @@ using ::testing::HasSubstr;
 
 std::string temporary(const std::string& name) {
   return ::testing::TempDir() + "bellows-" + name + ".program";
-}
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const std::exception& error) {
-    return user_message(error);
-  }
-  return "no error";
-}
-
-std::string read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-void write(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
 }
 
 double distance(const at::Tensor& a, const at::Tensor& b) {
@@ -141,20 +120,20 @@ TEST_F(ProgramFile, TakesInputsInAnyLayout) {
 
 TEST_F(ProgramFile, WrongInputsAreErrors) {
   const LoadedProgram program = load_program(path_);
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(message_of([&] {
                 program(torch::randn({4, 1, 8, 9}));
               }),
               AllOf(HasSubstr("expected sizes [batch, 1, 8, 8], got [4, 1, 8, 9]"), HasSubstr("Axis 3 must be 8")));
-  EXPECT_THAT(error_of([&] { program(torch::randn({8})); }), HasSubstr("expected sizes [batch, 1, 8, 8], got [8]"));
-  EXPECT_THAT(error_of([&] { program(x_.to(at::kDouble)); }), HasSubstr("type Float, got Double"));
-  EXPECT_THAT(error_of([&] { program(at::Tensor()); }), HasSubstr("undefined tensor"));
-  EXPECT_THAT(error_of([&] { program(torch::randn({0, 1, 8, 8})); }), HasSubstr("\"batch\" is empty"));
-  EXPECT_THAT(error_of([&] { program.run({}); }), HasSubstr("1 inputs, got 0"));
+  EXPECT_THAT(message_of([&] { program(torch::randn({8})); }), HasSubstr("expected sizes [batch, 1, 8, 8], got [8]"));
+  EXPECT_THAT(message_of([&] { program(x_.to(at::kDouble)); }), HasSubstr("type Float, got Double"));
+  EXPECT_THAT(message_of([&] { program(at::Tensor()); }), HasSubstr("undefined tensor"));
+  EXPECT_THAT(message_of([&] { program(torch::randn({0, 1, 8, 8})); }), HasSubstr("\"batch\" is empty"));
+  EXPECT_THAT(message_of([&] { program.run({}); }), HasSubstr("1 inputs, got 0"));
   EXPECT_NO_THROW(program(x_));
 }
 
 TEST_F(ProgramFile, DamageIsAnError) {
-  const std::string bytes = read(path_);
+  const std::string bytes = read_text_file(path_);
   const std::string damaged = temporary("damaged");
   const at::Tensor expected = load_program(path_)(x_);
   std::vector<size_t> places{0, 8, 16, 24, 32, 50, bytes.size() - 1};
@@ -168,7 +147,7 @@ TEST_F(ProgramFile, DamageIsAnError) {
   for (const size_t place : places) {
     std::string changed = bytes;
     changed[place] = static_cast<char>(changed[place] ^ 0x10);
-    write(damaged, changed);
+    write_text_file(damaged, changed);
     try {
       EXPECT_TRUE(load_program(damaged)(x_).equal(expected))
           << "byte " << place;  // a part that is not read, or padding
@@ -179,17 +158,17 @@ TEST_F(ProgramFile, DamageIsAnError) {
   }
   EXPECT_GT(errors, static_cast<int>(places.size()) / 3);
   for (const size_t size : {size_t{0}, size_t{7}, size_t{47}, size_t{1000}, bytes.size() / 2, bytes.size() - 64}) {
-    write(damaged, bytes.substr(0, size));
+    write_text_file(damaged, bytes.substr(0, size));
     EXPECT_THROW(load_program(damaged), c10::ValueError) << size;
   }
   std::filesystem::remove(damaged);
 }
 
 TEST_F(ProgramFile, OtherFilesAreErrors) {
-  EXPECT_THAT(error_of([] { load_program("/no/such/file.program"); }), HasSubstr("/no/such/file.program"));
+  EXPECT_THAT(message_of([] { load_program("/no/such/file.program"); }), HasSubstr("/no/such/file.program"));
   const std::string other = temporary("other");
-  write(other, "PK\x03\x04 not a program");
-  EXPECT_THAT(error_of([&] { load_program(other); }), HasSubstr("expected a program that `bellows export"));
+  write_text_file(other, "PK\x03\x04 not a program");
+  EXPECT_THAT(message_of([&] { load_program(other); }), HasSubstr("expected a program that `bellows export"));
   std::filesystem::remove(other);
 }
 
@@ -198,7 +177,7 @@ TEST_F(ProgramFile, IsAModel) {
   EXPECT_EQ(loaded.inputs(), model_.inputs());
   EXPECT_EQ(loaded.outputs(), model_.outputs());
   EXPECT_LT(distance(loaded.forward(x_), model_.forward(x_).detach()), 1e-5);
-  EXPECT_THAT(error_of([&] { loaded.train(); }), HasSubstr("cannot be trained"));
+  EXPECT_THAT(message_of([&] { loaded.train(); }), HasSubstr("cannot be trained"));
 }
 
 TEST(ExportProgram, ReturnsSeveralResultsAndInputs) {
@@ -225,7 +204,7 @@ TEST(ExportProgram, RefusesWhatItCannotExport) {
   const auto reads = [](const std::vector<at::Tensor>& x) {
     return std::vector<at::Tensor>{x[0].sum().item<float>() > 0 ? x[0] + 1 : x[0] - 1};
   };
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(message_of([&] {
                 export_program(reads, {torch::ones({2, 3})}, path);
               }),
               HasSubstr("reads values on the host"));
@@ -233,7 +212,7 @@ TEST(ExportProgram, RefusesWhatItCannotExport) {
   const auto changes = [&](const std::vector<at::Tensor>& x) {
     return std::vector<at::Tensor>{x[0] + at::full({}, static_cast<double>(++calls))};
   };
-  EXPECT_NE(error_of([&] { export_program(changes, {torch::ones({2, 3})}, path); }), "no error");
+  EXPECT_NE(message_of([&] { export_program(changes, {torch::ones({2, 3})}, path); }), "no error");
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 

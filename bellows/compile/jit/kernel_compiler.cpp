@@ -21,6 +21,8 @@
 #include <vector>
 
 #include "bellows/core/error.h"
+#include "bellows/io/bytes.h"
+#include "bellows/io/hash.h"
 #include "bellows/system/file.h"
 #include "bellows/system/pipe.h"
 #include "bellows/system/trusted_folder.h"
@@ -218,8 +220,8 @@ std::optional<KernelCompiler> KernelCompiler::find(int timeout_s) {
   return std::nullopt;
 }
 
-std::string processor_text() {
-  return this_processor();
+std::string processor_digest() {
+  return io::hash_hex("xxh3_128", io::as_bytes(this_processor()));
 }
 
 bool can_run_target(KernelCompiler::Target target) {

@@ -34,8 +34,8 @@ struct KernelCompiler {
                       Target target = Target::native) const;
 };
 
-/// Returns the properties of this processor from which compilers derive -march=native.
-std::string processor_text();
+/// Returns a digest of the properties of this processor from which compilers derive -march=native.
+std::string processor_digest();
 /// Returns whether libraries for a target run on this processor, if they were not compiled here.
 bool can_run_target(KernelCompiler::Target target);
 

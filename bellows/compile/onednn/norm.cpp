@@ -105,7 +105,7 @@ class BatchNormFolding final : public graph::Kernel {
   BatchNormFolding(const BatchNorm& shape, bool bias) : shape_(shape), bias_(bias) {}
   std::string name() const override { return "fold batch norm"; }
   std::string identity() const override {
-    return c10::str(name(), " ", shape_.sizes[1], " ", shape_.affine, " ", bias_, " ", shape_.eps);
+    return c10::str(name(), " ", shape_.sizes[1], " ", shape_.affine, " ", bias_, " ", c10::IValue(shape_.eps));
   }
 
   void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue>,

@@ -17,11 +17,14 @@ namespace {
 
 using export_detail::Forward;
 using export_detail::Named;
+using export_detail::RecordingOptions;
 using export_detail::Recordings;
 using export_detail::VariedAxis;
 using Inputs = std::vector<at::Tensor>;
 
-constexpr const char* caller = "export_onnx";
+RecordingOptions recording_options(const OnnxOptions& options) {
+  return {options.input_names, options.output_names, options.dynamic_axes, options.sizes, "export_onnx"};
+}
 
 /// Translates the recordings. If this fails, the first call is recorded again with the places in the user's code, which
 /// are slow to find.
@@ -71,21 +74,15 @@ OnnxReport::Tensor described(const onnx_export::ValueInfo& info) {
   return result;
 }
 
-OnnxReport report_of(const onnx_export::Graph& graph, const Recordings& recordings,
-                     const std::vector<VariedAxis>& axes) {
+OnnxReport report_of(const onnx_export::Graph& graph, const Recordings& recordings) {
   OnnxReport report;
   for (const auto& input : graph.inputs) report.inputs.push_back(described(input));
   for (const auto& output : graph.outputs) report.outputs.push_back(described(output));
   for (const auto& node : graph.nodes) ++report.operators[node.op];
   report.initializers = static_cast<int64_t>(graph.initializers.size());
-  for (const auto& symbol : recordings.symbols) {
-    std::vector<int64_t>& sizes = report.dynamic_axes[symbol.name];
-    for (const int64_t size : symbol.sizes.values) {
-      if (std::find(sizes.begin(), sizes.end(), size) == sizes.end()) sizes.push_back(size);
-    }
-  }
+  report.dynamic_axes = recorded_sizes(recordings);
   std::set<std::pair<size_t, size_t>> varied;
-  for (const VariedAxis& axis : axes) varied.insert(axis.places.begin(), axis.places.end());
+  for (const VariedAxis& axis : recordings.axes) varied.insert(axis.places.begin(), axis.places.end());
   for (size_t i = 0; i < recordings.inputs[0].size(); ++i) {
     const at::Tensor& input = recordings.inputs[0][i];
     for (int64_t axis = 0; input.defined() && axis < input.dim(); ++axis) {
@@ -96,27 +93,14 @@ OnnxReport report_of(const onnx_export::Graph& graph, const Recordings& recordin
   return report;
 }
 
-OnnxReport export_recorded(const Forward& function, Inputs inputs, std::span<const Named> named,
-                           const std::string& path, const OnnxOptions& options, std::vector<std::string> input_names,
-                           std::vector<std::string> output_names) {
+OnnxReport export_recorded(const Forward& function, const Inputs& inputs, std::span<const Named> named,
+                           const std::string& path, const OnnxOptions& options, RecordingOptions recording) {
   TORCH_CHECK_VALUE(options.opset == onnx_export::newest_opset(), "export_onnx: expected opset ",
                     onnx_export::newest_opset(), ", got ", options.opset, ".");
-  for (at::Tensor& input : inputs) {
-    if (input.defined()) input = input.detach();
-  }
-  export_detail::check_names(input_names, inputs.size(), "inputs", caller);
-  const std::vector<VariedAxis> axes =
-      export_detail::varied_axes(inputs, input_names, {options.dynamic_axes, options.sizes, caller});
-  Recordings recordings = export_detail::record_sizes(function, inputs, axes, named);
-  const size_t results = recordings.calls[0].results.size();
-  TORCH_CHECK_VALUE(results > 0, "export_onnx: the function returns no tensor.");
-  if (output_names.empty()) output_names = export_detail::numbered_names("output", results);
-  export_detail::check_names(output_names, results, "outputs", caller);
-  recordings.input_names = std::move(input_names);
-  recordings.output_names = std::move(output_names);
+  Recordings recordings = record_named(function, inputs, named, std::move(recording));
   const onnx_export::Graph graph =
       translated(recordings, options.graph_name.empty() ? "model" : options.graph_name, function, named);
-  OnnxReport report = report_of(graph, recordings, axes);
+  OnnxReport report = report_of(graph, recordings);
   const onnx_export::WrittenFile written =
       onnx_export::write_onnx(graph, path,
                               {.opset = options.opset,
@@ -134,27 +118,18 @@ OnnxReport export_recorded(const Forward& function, Inputs inputs, std::span<con
 
 OnnxReport export_onnx(const Model& model, const std::vector<at::Tensor>& inputs, const std::string& path,
                        const OnnxOptions& options) {
-  const std::vector<ModelInput> declared = model.inputs();
-  TORCH_CHECK_VALUE(!inputs.empty() && inputs.size() <= declared.size(), "export_onnx: the model ", model.name(),
-                    " has ", declared.size(), " inputs, got ", inputs.size(), " example inputs.");
-  std::vector<std::string> names = options.input_names;
-  for (size_t i = 0; names.size() < inputs.size() && options.input_names.empty(); ++i)
-    names.push_back(declared[i].name);
-  std::vector<std::string> outputs = options.output_names.empty() ? model.outputs() : options.output_names;
+  RecordingOptions recording = with_names_of(model, inputs.size(), recording_options(options));
   OnnxOptions named = options;
   if (named.graph_name.empty()) named.graph_name = model.name();
   const EvalMode evaluation(model);
   const NamedTensors tensors = model.state_dict();
   const Forward forward = [&model](const Inputs& x) { return model.forward_all(x); };
-  return export_recorded(forward, inputs, tensors, path, named, std::move(names), std::move(outputs));
+  return export_recorded(forward, inputs, tensors, path, named, std::move(recording));
 }
 
 OnnxReport export_onnx(const OnnxFunction& function, const std::vector<at::Tensor>& inputs, const std::string& path,
                        const OnnxOptions& options) {
-  return export_recorded(
-      function, inputs, options.weights, path, options,
-      options.input_names.empty() ? export_detail::numbered_names("input", inputs.size()) : options.input_names,
-      options.output_names);
+  return export_recorded(function, inputs, options.weights, path, options, recording_options(options));
 }
 
 std::vector<OnnxMapping> onnx_mappings() {

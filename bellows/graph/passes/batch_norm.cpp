@@ -118,7 +118,7 @@ class BatchNormFolder {
     of_bias.strides = {1};
     of_bias.offset = 0;
     const Geometry made[] = {of_weight, of_bias};
-    const std::string what = c10::str("batch norm ", where.dim, " ", eps);
+    const std::string what = c10::str("batch norm ", where.dim, " ", c10::IValue(eps));
     const auto folded = stored_or_computed(what, from, made, [&] { return folded_weights(from, where.dim, eps); });
     const auto keys = weight.geometry.keys;
     weight = known_.add(folded[0], keys);

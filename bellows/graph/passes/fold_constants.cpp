@@ -75,26 +75,14 @@ class ConstantFolder {
   /// Takes the only result from the store of constants if it is there.
   std::vector<at::Tensor> results_of(const Instruction& one) const {
     const Operand& result = one.results[0].operands[0];
-    const size_t bytes = result.value == no_value ? 0 : program_.values[result.value].nbytes;
-    if (one.results.size() != 1 || bytes == 0) return computed(one);
-    std::vector<c10::Storage> operands;
-    for_each_operand(one, [&](const Operand& operand) {
-      if (operand.value != no_value) operands.push_back(known_.at(operand.value).storage());
-    });
-    const size_t sizes[] = {bytes};
-    const bool is_bytes = result.geometry.dtype.toScalarType() == at::kByte;
-    const std::string identity = is_bytes ? "" : identity_of(one);
-    const at::Tensor made = stored_or_computed(identity, operands, sizes, [&] { return computed(one); })[0];
-    return {!is_bytes && made.scalar_type() == at::kByte ? result.geometry.over(made.storage()) : made};
-  }
-
-  static std::string identity_of(const Instruction& one) {
-    std::string text = one.op->name;
+    if (one.results.size() != 1 || result.value == no_value) return computed(one);
+    std::string what = one.op->name;
+    std::vector<at::Tensor> from;
     for (const auto& argument : one.arguments) {
-      if (!argument.is_tensors()) text += c10::str(" ", argument.constant);
-      for (const Operand& operand : argument.operands) text += " " + text_of(operand.geometry);
+      what += argument.is_tensors() ? c10::str(" ", argument.operands.size()) : c10::str(" ", argument.constant);
+      for (const Operand& operand : argument.operands) from.push_back(seen(operand));
     }
-    return text;
+    return stored_or_computed(what, from, {&result.geometry, 1}, [&] { return computed(one); });
   }
 
   bool fold(const Instruction& one) {

@@ -3,6 +3,8 @@
 #include <c10/util/StringUtil.h>
 #include <c10/util/hash.h>
 
+#include <algorithm>
+
 namespace bellows::graph {
 
 namespace {
@@ -11,6 +13,10 @@ thread_local ConstantStore* current = nullptr;
 
 size_t bytes_of(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.storage().nbytes() : 0;
+}
+
+std::string text_of(const Geometry& geometry) {
+  return c10::str(at::IntArrayRef(geometry.sizes), at::IntArrayRef(geometry.strides), geometry.offset, geometry.dtype);
 }
 
 }  // namespace
@@ -67,6 +73,8 @@ std::vector<at::Tensor> stored_or_computed(const std::string& identity, std::spa
 std::vector<at::Tensor> stored_or_computed(const std::string& what, std::span<const at::Tensor> from,
                                            std::span<const Geometry> made,
                                            const std::function<std::vector<at::Tensor>()>& compute) {
+  const auto is_bytes = [](const Geometry& one) { return one.dtype.toScalarType() == at::kByte; };
+  if (!current || std::any_of(made.begin(), made.end(), is_bytes)) return compute();
   std::string identity = what;
   std::vector<c10::Storage> operands;
   for (const at::Tensor& tensor : from) {
@@ -80,10 +88,6 @@ std::vector<at::Tensor> stored_or_computed(const std::string& what, std::span<co
     if (results[i].scalar_type() != made[i].dtype.toScalarType()) results[i] = made[i].over(results[i].storage());
   }
   return results;
-}
-
-std::string text_of(const Geometry& geometry) {
-  return c10::str(at::IntArrayRef(geometry.sizes), at::IntArrayRef(geometry.strides), geometry.offset, geometry.dtype);
 }
 
 }  // namespace bellows::graph

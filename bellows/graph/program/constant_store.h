@@ -64,12 +64,9 @@ std::vector<at::Tensor> stored_or_computed(const std::string& identity, std::spa
 /// The same for tensors.
 /// Params: what – determines what is computed from the values of `from`, together with their sizes
 ///         from – may contain undefined tensors
-///         made – geometries of the results, whose dtype must not be uint8
+///         made – geometries of the results. Results of type uint8 are not stored
 std::vector<at::Tensor> stored_or_computed(const std::string& what, std::span<const at::Tensor> from,
                                            std::span<const Geometry> made,
                                            const std::function<std::vector<at::Tensor>()>& compute);
-
-/// Returns sizes, strides, offset and dtype as a text.
-std::string text_of(const Geometry& geometry);
 
 }  // namespace bellows::graph

@@ -98,14 +98,6 @@ Json json_of(const Geometry& one) {
           {"wrapped_number", one.wrapped_number}};
 }
 
-c10::ScalarType dtype_named(const std::string& name) {
-  for (int i = 0; i < static_cast<int>(c10::ScalarType::NumOptions); ++i) {
-    const auto dtype = static_cast<c10::ScalarType>(i);
-    if (dtype != c10::ScalarType::Undefined && name == c10::toString(dtype)) return dtype;
-  }
-  TORCH_CHECK_VALUE(false, "unknown dtype: ", name);
-}
-
 Geometry geometry_of(const Json& json) {
   const auto numbers = [&](const char* name) {
     const auto list = json.at(name).get<std::vector<int64_t>>();
@@ -368,6 +360,14 @@ Program program_from_json(const std::string& text) {
   } catch (const Json::exception& error) {
     TORCH_CHECK_VALUE(false, error.what());
   }
+}
+
+c10::ScalarType dtype_named(const std::string& name) {
+  for (int i = 0; i < static_cast<int>(c10::ScalarType::NumOptions); ++i) {
+    const auto dtype = static_cast<c10::ScalarType>(i);
+    if (dtype != c10::ScalarType::Undefined && name == c10::toString(dtype)) return dtype;
+  }
+  TORCH_CHECK_VALUE(false, "unknown dtype: ", name);
 }
 
 void save_program(const std::string& path, const Program& program) {

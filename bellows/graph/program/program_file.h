@@ -28,4 +28,8 @@ std::string program_to_json(const Program& program);
 /// Throws: c10::ValueError if the text is not such JSON, or if an operator is not registered in this process
 Program program_from_json(const std::string& text);
 
+/// Returns the dtype whose name c10::toString() returns.
+/// Throws: c10::ValueError if there is none
+c10::ScalarType dtype_named(const std::string& name);
+
 }  // namespace bellows::graph
