@@ -125,8 +125,11 @@ Examples:
 inline constexpr const char* export_footer =
     R"(Records the operators of a forward pass with several sizes of the inputs, and writes them in one of these formats:
   onnx      an ONNX graph (opset 17), which is checked by ONNX's checker
-  bellows   a compiled program with weights and kernels. bw::load_program() runs it without the model's code and without
-            a compiler. Its results are compared with those of the model before the file is written.
+  bellows   a compiled program with weights and kernels
+
+bw::load_program() runs a compiled program without the model's code and without a compiler. Its results are compared with
+those of the model before the file is written.
+
 Axes that were not varied have a fixed size, and the report lists them.
 
 A model with weights from `bellows quantize` is written with QuantizeLinear and DequantizeLinear nodes.

@@ -226,22 +226,4 @@ ProgramReport export_program(const std::function<Inputs(const Inputs&)>& functio
   return export_recorded(function, inputs, options.weights, path, options, recording_options(options));
 }
 
-std::string ProgramReport::to_text() const {
-  std::string text = c10::str(file, ": ", bytes / 1'000'000, " MB (", weight_bytes / 1'000'000, " MB weights, ",
-                              packed_bytes / 1'000'000, " MB packed weights), ", operators, " operators, ", kernels,
-                              " kernel libraries\n");
-  const auto add = [&](const char* what, const std::vector<ProgramTensor>& tensors) {
-    for (const ProgramTensor& tensor : tensors) {
-      text += c10::str(what, tensor.name, ": ", tensor.dtype, " [");
-      for (size_t i = 0; i < tensor.sizes.size(); ++i) text += (i ? ", " : "") + tensor.sizes[i];
-      text += "]\n";
-    }
-  };
-  add("  input  ", inputs);
-  add("  output ", outputs);
-  for (const auto& [name, sizes] : dynamic_axes)
-    text += c10::str("  ", name, " may vary (checked: ", at::IntArrayRef(sizes), ")\n");
-  return text;
-}
-
 }  // namespace bellows

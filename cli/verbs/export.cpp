@@ -53,9 +53,15 @@ DynamicAxes axes_of(const std::vector<std::string>& texts, const Model& model, c
       continue;
     }
     const auto all = model.inputs();
+    bool found = false;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      if (axis < inputs[i].dim()) axes[all[i].name][axis] = name;
+      if (axis >= inputs[i].dim()) continue;
+      axes[all[i].name][axis] = name;
+      found = true;
     }
+    if (!found)
+      throw UsageError("--dynamic: no input of the model has an axis " + std::to_string(axis) +
+                       ". Axes are numbered from 0.");
   }
   return axes;
 }
@@ -121,7 +127,7 @@ ordered_json report_json(const OnnxReport& report) {
 ordered_json tensors_json(const std::vector<ProgramTensor>& tensors) {
   ordered_json result = ordered_json::array();
   for (const ProgramTensor& one : tensors)
-    result.push_back({{"name", one.name}, {"dtype", c10::toString(one.dtype)}, {"shape", one.sizes}});
+    result.push_back({{"name", one.name}, {"dtype", c10::getDtypeNames(one.dtype).first}, {"shape", one.sizes}});
   return result;
 }
 

@@ -1,0 +1,69 @@
+// `bellows export`, and the files that it writes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "process.h"
+#include "trained_folder.h"
+
+namespace bellows::cli {
+
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class ExportedDigits : public TrainedMlp<ExportedDigits> {
+ protected:
+  static Outcome exported(const std::string& file, const std::vector<std::string>& options) {
+    std::vector<std::string> all{"export", run(), "--output", path(file)};
+    all.insert(all.end(), options.begin(), options.end());
+    return run_bellows(all);
+  }
+};
+
+}  // namespace
+
+TEST_F(ExportedDigits, WritesACompiledProgram) {
+  const Outcome text = exported("digits.program", {"--format", "bellows"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("Wrote "), HasSubstr("float32 [batch, "), HasSubstr("dynamic axis batch")));
+  const Outcome outcome = exported("digits.program", {"--format", "bellows", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json report = json::parse(outcome.out);
+  EXPECT_EQ(report.at("bytes"), std::filesystem::file_size(path("digits.program")));
+  EXPECT_EQ(report.at("inputs").at(0).at("dtype"), "float32");
+  EXPECT_EQ(report.at("outputs").at(0).at("shape"), json({"batch", "10"}));
+}
+
+TEST_F(ExportedDigits, WritesOnnxWhereItIsAvailable) {
+  const Outcome outcome = exported("digits.onnx", {"--json"});
+  if (outcome.exit_code != 0) {
+    EXPECT_THAT(outcome.err, HasSubstr("libonnx-dev"));
+    return;
+  }
+  const json report = json::parse(outcome.out);
+  EXPECT_EQ(report.at("opset"), 17);
+  EXPECT_EQ(report.at("inputs").at(0).at("shape").at(0), "batch");
+  EXPECT_EQ(report.at("bytes"), std::filesystem::file_size(path("digits.onnx")));
+}
+
+TEST_F(ExportedDigits, WrongOptionsAreErrors) {
+  const auto error_with = [](const std::vector<std::string>& options) {
+    const Outcome outcome = exported("no-such-folder/x", options);
+    EXPECT_NE(outcome.exit_code, 0);
+    return outcome.err;
+  };
+  EXPECT_THAT(error_with({"--format", "bellows"}), HasSubstr("no-such-folder"));
+  EXPECT_THAT(error_with({"--format", "pt2"}), HasSubstr("expected one of onnx, bellows"));
+  EXPECT_THAT(exported("x", {"--format", "bellows", "--external-data-above", "1MB"}).err,
+              HasSubstr("requires --format onnx"));
+  EXPECT_THAT(exported("x", {"--format", "bellows", "--dynamic", "9=far"}).err,
+              HasSubstr("no input of the model has an axis 9"));
+  EXPECT_FALSE(std::filesystem::exists(path("x")));
+}
+
+}  // namespace bellows::cli
