@@ -22,6 +22,8 @@
 #include "bellows/quant.h"
 #include "bellows/recompute.h"
 #include "bellows/report.h"
+#include "bellows/runtime.h"
+#include "bellows/serve.h"
 #include "bellows/system.h"
 #include "bellows/tap.h"
 #include "bellows/techniques.h"

@@ -22,6 +22,7 @@
 #include "bellows/system/stop.h"
 #include "bellows/system/thread.h"
 #include "bellows/train/recipe/recipe_error.h"
+#include "cli/deploy/arguments.h"
 #include "cli/help_format.h"
 #include "cli/help_texts.h"
 #include "cli/interrupt.h"
@@ -70,6 +71,7 @@ int usage_error(const CLI::App& app, const CLI::ParseError& error, int argc, cha
 /// Maps names of library options, which errors put in backquotes, to the command's options.
 constexpr std::pair<const char*, const char*> option_names[] = {{"accept_changes", "--accept-changes"},
                                                                 {"add", "--add"},
+                                                                {"address", "--address"},
                                                                 {"count", "--count"},
                                                                 {"data", "--data"},
                                                                 {"encode", "--encode"},
@@ -78,12 +80,19 @@ constexpr std::pair<const char*, const char*> option_names[] = {{"accept_changes
                                                                 {"max_epochs", "--max-epochs"},
                                                                 {"min_nodes", "--min-nodes"},
                                                                 {"min_ranks", "--min-ranks"},
+                                                                {"no_authentication", "--no-authentication"},
                                                                 {"nodes", "--nnodes"},
+                                                                {"providers", "--providers"},
                                                                 {"rendezvous", "--rdzv"},
                                                                 {"resize", "--resize"},
                                                                 {"run", "--run"},
                                                                 {"split", "--split"},
                                                                 {"target_accuracy", "--target-accuracy"},
+                                                                {"tls_certificate", "--tls-certificate"},
+                                                                {"tls_key", "--tls-key"},
+                                                                {"token_file", "--token-file"},
+                                                                {"url", "--url"},
+                                                                {"vocabulary", "--vocabulary"},
                                                                 {"weights", "--weights"}};
 
 /// Replaces library options in `message` with the verb's options: "`min_ranks`" becomes "--min-ranks".
@@ -182,6 +191,10 @@ struct Arguments {
   SelectArguments select;
   PackArguments pack;
   BenchDataArguments bench_data;
+  BenchModelArguments bench_model;
+  ServeArguments serve;
+  PerfArguments perf;
+  DeployArguments deploy;
   LaunchArguments launch;
   CheckpointArguments checkpoint;
   CacheArguments cache;
@@ -210,6 +223,11 @@ std::vector<Verb> add_verbs(CLI::App& app, Arguments& all) {
        [&] { return with_plugins(all.select.plugins, [&] { return run_select(all.select); }); }},
       {add_pack(app, all.pack), [&] { return run_pack(all.pack); }},
       {add_bench_data(app, all.bench_data), [&] { return run_bench_data(all.bench_data); }},
+      {add_bench_model(app, all.bench_model), [&] { return run_bench_model(all.bench_model); }},
+      {add_serve(app, all.serve), [&] { return run_serve(all.serve); }},
+      {add_deploy(app, all.deploy),
+       [&] { return with_plugins(all.deploy.plugins, [&] { return run_deploy(all.deploy); }); }},
+      {add_perf(app, all.perf), [&] { return run_perf(all.perf); }},
       {add_launch(app, all.launch), [&] { return run_launch(all.launch); }},
       {add_checkpoint(app, all.checkpoint), [&] {
          return all.checkpoint.out.empty() ? run_checkpoint_info(all.checkpoint)

@@ -60,7 +60,8 @@ Examples:
 )";
 
 inline constexpr const char* doctor_footer =
-    R"(Shows what this machine and this libtorch support, which settings make training slower, and how to fix them.
+    R"(Shows what this machine and this libtorch support, which settings make training slower, and how to fix them. The list of
+inference back ends states what to install for those that are missing.
 
 Examples:
   bellows doctor
@@ -124,20 +125,26 @@ Examples:
 
 inline constexpr const char* export_footer =
     R"(Records the operators of a forward pass with several sizes of the inputs, and writes them in one of these formats:
-  onnx      an ONNX graph (opset 17), which is checked by ONNX's checker
-  bellows   a compiled program with weights and kernels
+  onnx         an ONNX graph (opset 17), which is checked by ONNX's checker
+  pt2          an exported program of PyTorch; torch.export.load() in Python opens it
+  torchscript  a TorchScript module; torch.jit.load() in Python and torch::jit::load() in C++ open it
+  bellows      a compiled program with weights and kernels
 
-bw::load_program() runs a compiled program without the model's code and without a compiler. Its results are compared with
-those of the model before the file is written.
+bw::load_program() runs a compiled program without the model's code and without a compiler.
+
+The results of pt2, torchscript and bellows files are compared with those of the model, for several sizes, before the file
+appears under its name. The report states the largest difference.
 
 Axes that were not varied have a fixed size, and the report lists them.
 
-A model with weights from `bellows quantize` is written with QuantizeLinear and DequantizeLinear nodes.
-docs/export.md lists the operators that can be exported.
+A model with weights from `bellows quantize` is written to ONNX with QuantizeLinear and DequantizeLinear nodes, and to pt2 and
+torchscript as arithmetic on int8 weights.
+docs/export.md lists the operators that ONNX files can have. The other formats have all operators of libtorch.
 
 Examples:
   bellows export runs/digits --output digits.onnx
   bellows export runs/mails --dynamic 0=batch --dynamic 1=tokens --output mails.onnx
+  bellows export runs/digits --format pt2 --output digits.pt2
   bellows export runs/digits --format bellows --output digits.program
   bellows export --recipe digits.yaml --weights digits-int8.safetensors --output digits-int8.onnx
 )";
@@ -208,6 +215,75 @@ Examples:
   bellows bench-data data/digits --split train --seconds 5
   bellows bench-data "photos-{000..015}.tar" --crop 224 --shuffle --threads 4
   bellows bench-data photos.pack --crop 224 --epochs 2 --trace load.json
+)";
+
+inline constexpr const char* bench_model_footer =
+    R"(Loads each file in each back end that reads it, compares the results, and measures the time of calls. The models run in
+turns, so that changes of the machine's speed affect all of them equally.
+
+Back ends: libtorch and compiled (TorchScript files), program (compiled programs from `bellows export --format bellows`),
+aotinductor (.pt2 packages of AOTInductor), onnxruntime (.onnx), openvino (.onnx, .xml), tensorrt (.onnx). The libraries of
+ONNX Runtime and OpenVINO are searched when the command runs. `bellows doctor` lists the back ends.
+
+The results of libtorch are the expected ones, or those of the first model without a TorchScript file. If a result
+differs by more than the tolerance, its row is marked with *, and the exit code is 1.
+
+Examples:
+  bellows bench-model digits.onnx --batch-size 8
+  bellows bench-model net.pt net.program net.onnx net.pt2 --input x=1x3x224x224
+  bellows bench-model bert.onnx --size tokens=14 --vocabulary 30000 --json
+)";
+
+inline constexpr const char* serve_footer =
+    R"(Answers inference requests over HTTP and gRPC, as Triton Inference Server does: Open Inference Protocol (KServe v2) with
+JSON and binary tensors, model repository, statistics, shared memory, and Prometheus metrics at /metrics. Requests are
+combined to batches if the model's config.pbtxt has dynamic_batching.
+
+The page at / shows the models and their load, and sends requests to them.
+
+SIGINT or SIGTERM stops the server after it has answered the requests that it has received. SIGHUP makes it read the
+certificate, the key and the tokens again.
+
+Examples:
+  bellows serve --model-repository models
+  bellows serve --model-repository models --port 0 --grpc-port 0 --access-log
+  bellows serve --model-repository models --address 0.0.0.0 \
+    --token-file tokens --tls-certificate c.pem --tls-key k.pem
+  curl localhost:8000/v2/models/digits
+)";
+
+inline constexpr const char* deploy_footer =
+    R"(Writes the model in fp32 (TorchScript, ONNX, compiled program), bf16 and int8, checks the results of all back ends on this
+machine, and measures them in turns. The fastest one within the limits becomes a model repository for `bellows serve`. The
+report also states the size of the files to ship, for fp32 and int8.
+
+With held-out data, the limit is the loss of accuracy (--max-drop). Otherwise, outputs are compared with those of the model
+(--tolerance). int8 needs the training data for calibration.
+
+The folder from --target appears when it is complete and the server has answered requests for it. If no back end is within
+the limits, nothing is written, and the message states the reason of each. The report is also in DIR/deploy.json.
+
+Examples:
+  bellows deploy runs/digits --target models
+  bellows deploy runs/digits --target models --triton --max-drop 0.2
+  bellows deploy digits.onnx --target models --name digits
+)";
+
+inline constexpr const char* perf_footer =
+    R"(Sends requests to a server for the Open Inference Protocol over HTTP, such as `bellows serve` or Triton Inference Server,
+and measures latency and throughput. A level is measured in windows until three of them are stable, and the result is that
+of these three.
+
+With --concurrency, a new request starts when another one is answered. With --rate, requests start at fixed times, and the
+latency counts from these times: if the server stops for a moment, the latencies of all requests of this moment include it.
+
+If the server has statistics, the table also contains its mean times in the queue and in the model.
+
+Examples:
+  bellows perf digits --concurrency 1:16
+  bellows perf bert --shape ids:1,14 --rate 10:50:10 --arrivals poisson \
+    --chart bert.svg
+  bellows perf digits --input-data digits.json --url 192.168.1.5:8000 --json
 )";
 
 inline constexpr const char* launch_footer =

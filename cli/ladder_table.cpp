@@ -24,7 +24,7 @@ std::string brief(double value) {
   return number(value < 9.995 ? "%.2f" : value < 99.95 ? "%.1f" : "%.0f", value);
 }
 
-std::string mebibytes(int64_t bytes) {
+std::string brief_mebibytes(int64_t bytes) {
   return bytes > 0 ? brief(static_cast<double>(bytes) / (1 << 20)) : "-";
 }
 
@@ -107,8 +107,8 @@ std::string accuracy_text(double accuracy, bool exact) {
 /// Params: target – time to target; a ladder for inference shows the size of the model instead
 std::string figures(const RungResult& rung, const std::string& target, double accuracy, LadderGoal goal) {
   const bool inference = goal == LadderGoal::inference;
-  return measured_columns(brief(rung.step_ms), number("%.0f", rung.samples_per_s), mebibytes(rung.peak_bytes),
-                          inference ? mebibytes(rung.model_bytes) : target, accuracy_text(accuracy, inference),
+  return measured_columns(brief(rung.step_ms), number("%.0f", rung.samples_per_s), brief_mebibytes(rung.peak_bytes),
+                          inference ? brief_mebibytes(rung.model_bytes) : target, accuracy_text(accuracy, inference),
                           gain(rung, goal));
 }
 
@@ -151,12 +151,6 @@ std::string over_start_block(const Terminal& terminal, const LadderReport& repor
     if (std::isfinite(rung.step_ms)) text += over_start_line(rung, report.options.goal);
   }
   return text;
-}
-
-std::string wrapped(const std::string& text) {
-  std::string lines;
-  for (const std::string& line : wrap(text, 79)) lines += line + "\n";
-  return lines;
 }
 
 std::string shares_text(const RungResult& rung) {

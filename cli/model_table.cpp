@@ -18,39 +18,36 @@ using train::ModelEvaluation;
 /// Params: text – the value of a column
 ///         note – the comparison of the last column with the first one
 template <class Text>
-std::string row(const std::vector<ModelColumn>& columns, const std::string& name, Text text,
-                const std::string& note = "") {
+std::string model_row(const std::vector<ModelColumn>& columns, const std::string& name, Text text,
+                      const std::string& note = "") {
   std::string line = pad_right(name, 10);
   for (const ModelColumn& column : columns) line += pad_left(text(column), 12);
   return line + (note.empty() ? "" : "  " + note) + "\n";
-}
-
-std::string share_of(int64_t part, int64_t whole) {
-  return number("%.1f %%", 100.0 * static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole)));
 }
 
 }  // namespace
 
 std::string model_table(const std::vector<ModelColumn>& columns) {
   const ModelEvaluation &first = columns.front().evaluation, &last = columns.back().evaluation;
-  std::string text = row(columns, "", [](const ModelColumn& one) { return one.title; });
+  std::string text = model_row(columns, "", [](const ModelColumn& one) { return one.title; });
   if (std::isfinite(first.evaluation.accuracy)) {
-    text += row(
+    text += model_row(
         columns, "accuracy",
         [](const ModelColumn& one) { return number("%.2f %%", 100 * one.evaluation.evaluation.accuracy); },
         number("%+.2f points", 100 * (last.evaluation.accuracy - first.evaluation.accuracy)));
   }
-  text += row(columns, "loss", [](const ModelColumn& one) { return number("%.4f", one.evaluation.evaluation.loss); });
-  text += row(
+  text +=
+      model_row(columns, "loss", [](const ModelColumn& one) { return number("%.4f", one.evaluation.evaluation.loss); });
+  text += model_row(
       columns, "latency",
       [](const ModelColumn& one) { return number("%.2f ms", 1e3 * one.evaluation.latency_median_s); },
       number("%.2f× as fast", first.latency_median_s / last.latency_median_s));
-  text += row(
+  text += model_row(
       columns, "size",
       [](const ModelColumn& one) { return format_bytes(static_cast<double>(one.evaluation.weight_bytes)); },
-      share_of(last.weight_bytes, first.weight_bytes));
+      share_of(last.weight_bytes, std::max<int64_t>(1, first.weight_bytes)));
   if (columns.front().parameters == 0) return text;
-  return text + row(
+  return text + model_row(
                     columns, "parameters", [](const ModelColumn& one) { return std::to_string(one.parameters); },
                     share_of(columns.back().parameters, columns.front().parameters));
 }

@@ -111,6 +111,7 @@ struct QuantizeArguments : TrainedArguments {
   int64_t bits = 8, group = 0;  ///< group 0: one scale per output channel
   double smooth = 0;            ///< alpha of SmoothQuant; 0: off
   bool correct_bias = false, strict = false;
+  bool keep_embeddings = false;   ///< in floating point
   std::vector<std::string> skip;  ///< patterns of layers that stay in floating point
   int64_t samples = 0;            ///< for calibration; if 0, the default
   double max_drop = -1;           ///< largest loss of accuracy in percentage points; -1: no limit
@@ -126,6 +127,7 @@ struct ExportArguments : TrainedArguments {
   std::vector<std::string> sizes;    ///< recorded sizes, as "NAME=A,B,C"
   int64_t length = 0;                ///< tokens, steps or pixels of the example; 0: the intended size
   uint64_t external_data_above = 0;  ///< bytes; 0: the default of the library
+  bool no_check = false;             ///< do not compare the written file with the model
   JsonTarget json;
 };
 
@@ -164,6 +166,41 @@ struct BenchDataArguments {
   double seconds = 10;
   bool shuffle = false;
   JsonTarget json;
+};
+
+/// Arguments of `bellows bench-model`.
+struct BenchModelArguments {
+  std::vector<std::string> files;
+  std::string backends, providers;  ///< lists with commas; "" for all back ends and for the CPU
+  std::string dtype = "fp32";       ///< of matmuls in back ends that can choose it
+  std::vector<std::string> inputs;  ///< "NAME=FILE.npy" or "NAME=SIZES:DTYPE"
+  std::vector<std::string> sizes;   ///< of axes that may vary, as "NAME=N"
+  int64_t batch_size = 1, vocabulary = 1000;
+  int64_t length = 0;   ///< of other axes that may vary; 0: the default of the library
+  int64_t threads = 0;  ///< if 0, those of libtorch
+  double seconds = 3;
+  double tolerance = -1;  ///< largest accepted difference; -1: the default
+  JsonTarget json;
+};
+
+/// Arguments of `bellows serve`.
+struct ServeArguments {
+  std::string repository;
+  std::vector<std::string> models;  ///< loaded at the start; empty: all
+  int64_t poll_seconds = 0;         ///< if 0, the server does not search for changes
+  bool no_model_control = false;
+  int64_t threads = 0;  ///< of one call; if 0, one per core
+  std::string address = "127.0.0.1";
+  int64_t port = 8000, http_threads = 2;
+  int64_t grpc_port = -1, grpc_threads = 2;  ///< port -1: Triton's port, if Bellows was built with gRPC
+  bool no_grpc = false, shared_memory = false;
+  bool access_log = false;
+  int64_t max_connections = 1024, max_queue = 1024, drain_seconds = 30;
+  uint64_t max_body = 0;  ///< bytes; if 0, the default of the library
+  std::string tls_certificate, tls_key, token_file;
+  bool no_authentication = false, open_health = false, open_metrics = false;
+  std::string trace_file;
+  int64_t trace_rate = 10;  ///< requests per second; if 0, all
 };
 
 /// Arguments of `bellows launch`.
@@ -206,6 +243,10 @@ train::Recipe load_recipe(const std::string& path);
 /// Checks the values of a recipe.
 /// Throws: UsageError if a value is out of range, or if the model or the device does not exist
 void check_usable(const train::Recipe& recipe);
+/// Checks that this process was not started as one of several ranks.
+/// Params: reason, advice – for the message: the reason follows "must run as a single process"
+/// Throws: UsageError if there are several ranks
+void check_alone(const std::string& verb, const std::string& reason, const std::string& advice);
 
 // Each function run_… runs one verb and returns the exit code.
 
@@ -222,6 +263,8 @@ int run_export(const ExportArguments& arguments);
 int run_distill(const DistillArguments& arguments);
 int run_pack(const PackArguments& arguments);
 int run_bench_data(const BenchDataArguments& arguments);
+int run_bench_model(const BenchModelArguments& arguments);
+int run_serve(const ServeArguments& arguments);
 int run_launch(const LaunchArguments& arguments);
 int run_checkpoint_info(const CheckpointArguments& arguments);
 int run_checkpoint_export(const CheckpointArguments& arguments);

@@ -16,14 +16,14 @@ namespace bellows::cli {
 namespace {
 
 /// The names of the options of `app`, including those of its option groups, which CLI11 stores as nameless subcommands.
-std::vector<std::string> option_names(const CLI::App& app) {
+std::vector<std::string> names_of_options(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
   for (const CLI::App* group : app.get_subcommands({})) {
     if (!group->get_name().empty()) continue;
-    const std::vector<std::string> more = option_names(*group);
+    const std::vector<std::string> more = names_of_options(*group);
     names.insert(names.end(), more.begin(), more.end());
   }
   return names;
@@ -49,7 +49,7 @@ std::string extra_problem(const CLI::App& verb) {
   const std::string option = found->substr(0, found->find('='));
   const std::string key = app.get_option_no_throw("--set") ? recipe_key(option) : "";
   return c10::str("unknown option ", option, ".",
-                  key.empty() ? did_you_mean(option, option_names(app))
+                  key.empty() ? did_you_mean(option, names_of_options(app))
                               : c10::str(" To set the recipe key ", key, ", use --set ", key, "=VALUE."));
 }
 

@@ -21,22 +21,12 @@ std::string size_of(int64_t bytes) {
   return (bytes < 0 ? "-" : "") + format_bytes(static_cast<double>(std::abs(bytes)));
 }
 
-std::string share_of(int64_t bytes, int64_t whole) {
-  return number("%.1f %%", 100.0 * static_cast<double>(bytes) / static_cast<double>(whole));
-}
-
 std::string size_words(const train::StepSize& size) {
   return std::to_string(size.batch) + " × " + std::to_string(size.length);
 }
 
 std::string row(std::string_view name, int64_t bytes, int64_t whole) {
   return "  " + pad_right(name, 46) + pad_left(size_of(bytes), 14) + pad_left(share_of(bytes, whole), 11) + "\n";
-}
-
-std::string paragraph(const std::string& text, const std::string& indent = "") {
-  std::string result;
-  for (const std::string& line : wrap(text, 79 - indent.size())) result += indent + line + "\n";
-  return result;
 }
 
 /// The model of the dry run.
@@ -61,9 +51,9 @@ std::string heading(const MemoryPlan& plan) {
   const std::string precision =
       plan.recipe.precision == "fp32" ? "fp32" : plan.recipe.precision + " " + plan.recipe.amp_level;
   const std::string ranks = plan.ranks > 1 ? c10::str(" on each of ", plan.ranks, " ranks") : "";
-  std::string text = paragraph(c10::str(plan.recipe.model, ": batch × length ", size_words(plan.size), ranks, ", ",
-                                        plan.recipe.optimizer, ", ", precision, ", ", plan.parameters, " parameters"));
-  return text + paragraph("Predicted from a dry run of " + small + " on this CPU, " + model_words(plan)) + "\n";
+  std::string text = wrapped(c10::str(plan.recipe.model, ": batch × length ", size_words(plan.size), ranks, ", ",
+                                      plan.recipe.optimizer, ", ", precision, ", ", plan.parameters, " parameters"));
+  return text + wrapped("Predicted from a dry run of " + small + " on this CPU, " + model_words(plan)) + "\n";
 }
 
 /// Operator and module of the tensor whose allocation reached the peak.
@@ -78,7 +68,7 @@ std::string place_of_peak(const MemoryPlan& plan) {
 
 std::string anatomy(const MemoryPlan& plan) {
   const int64_t peak = plan.peak_bytes();
-  std::string text = paragraph("Memory at the peak" + place_of_peak(plan) + ":");
+  std::string text = wrapped("Memory at the peak" + place_of_peak(plan) + ":");
   for (const auto i : c10::irange(inspect::tensor_kinds)) {
     const auto kind = static_cast<Kind>(i);
     if (plan.peak.of(kind) > 0) text += row(inspect::to_string(kind), plan.peak.of(kind), peak);
@@ -87,8 +77,8 @@ std::string anatomy(const MemoryPlan& plan) {
   if (plan.communication > 0) text += row("communication buffers", plan.communication, peak);
   text += row("predicted peak", peak, peak);
   if (plan.waiting > 0) {
-    text += paragraph(c10::str("In addition, the loader needs ", size_of(plan.waiting), " for ", plan.recipe.prefetch,
-                               " prefetched batches."));
+    text += wrapped(c10::str("In addition, the loader needs ", size_of(plan.waiting), " for ", plan.recipe.prefetch,
+                             " prefetched batches."));
   }
   return text + "\n";
 }
@@ -177,22 +167,22 @@ std::string recommendation(const PlanReport& report) {
 }
 
 std::string verdict(const PlanReport& report) {
-  std::string text = paragraph("Recommendation: " + recommendation(report));
-  for (const std::string& reason : report.decision.reasons) text += paragraph(reason, "  ");
+  std::string text = wrapped("Recommendation: " + recommendation(report));
+  for (const std::string& reason : report.decision.reasons) text += wrapped(reason, "  ");
   const train::Situation& situation = report.situation;
-  text += paragraph(c10::str(report.measured_step ? "A step takes " : "A step takes about ",
-                             format_seconds(situation.step_seconds),
-                             report.measured_step ? "." : " on this CPU, estimated from the dry run."));
+  text += wrapped(c10::str(report.measured_step ? "A step takes " : "A step takes about ",
+                           format_seconds(situation.step_seconds),
+                           report.measured_step ? "." : " on this CPU, estimated from the dry run."));
   if (report.price_per_hour > 0) {
     const double samples = static_cast<double>(report.plan.size.batch * report.plan.ranks);
-    text += paragraph(c10::str("At ", number("%g", report.price_per_hour), " per device-hour, a million samples cost ",
-                               number("%.3g", 1e6 * step_cost(report) / samples), "."));
+    text += wrapped(c10::str("At ", number("%g", report.price_per_hour), " per device-hour, a million samples cost ",
+                             number("%.3g", 1e6 * step_cost(report) / samples), "."));
   }
   for (const train::UnfittedTensor& tensor : report.plan.unfitted) {
-    text += paragraph(c10::str("The sizes of the tensors of ", tensor.op.empty() ? "the loop" : tensor.op,
-                               tensor.module.empty() ? "" : " in ", tensor.module,
-                               " do not follow a simple formula, so their predicted size of ", size_of(tensor.bytes),
-                               " is a guess."));
+    text += wrapped(c10::str("The sizes of the tensors of ", tensor.op.empty() ? "the loop" : tensor.op,
+                             tensor.module.empty() ? "" : " in ", tensor.module,
+                             " do not follow a simple formula, so their predicted size of ", size_of(tensor.bytes),
+                             " is a guess."));
   }
   return text;
 }

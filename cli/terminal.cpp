@@ -124,11 +124,26 @@ std::vector<std::string> wrap(std::string_view text, size_t width) {
   return lines;
 }
 
+std::string wrapped(std::string_view text, std::string_view indent) {
+  std::string lines;
+  for (const std::string& line : wrap(text, 79 - indent.size())) lines += std::string(indent) + line + "\n";
+  return lines;
+}
+
+std::string one_line(std::string text) {
+  std::ranges::replace(text, '\n', ' ');
+  return text;
+}
+
 std::string number(const char* format, double value) {
   if (!std::isfinite(value)) return "-";
   std::array<char, 64> buffer{};
   std::snprintf(buffer.data(), buffer.size(), format, value);
   return buffer.data();
+}
+
+std::string share_of(int64_t part, int64_t whole) {
+  return number("%.1f %%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
 }  // namespace bellows::cli

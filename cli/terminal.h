@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,7 +57,13 @@ std::string pad_left(std::string_view text, size_t width);
 std::string pad_right(std::string_view text, size_t width);
 /// Breaks `text` at spaces into lines of at most `width` columns.
 std::vector<std::string> wrap(std::string_view text, size_t width);
+/// Returns the text in lines of at most 79 columns. Each line begins with `indent` and ends with a line break.
+std::string wrapped(std::string_view text, std::string_view indent = "");
+/// Replaces line breaks with spaces. Messages of other libraries have line breaks.
+std::string one_line(std::string text);
 /// Formats one number like printf, for example number("%.1f", x). Returns "-" if the number is not finite.
 std::string number(const char* format, double value);
+/// Returns how many percent of `whole` a part is, with one decimal. Returns "-" if `whole` is 0.
+std::string share_of(int64_t part, int64_t whole);
 
 }  // namespace bellows::cli

@@ -8,7 +8,7 @@ namespace {
 
 using train::Recipe;
 
-void check_options(const TrainedArguments& arguments) {
+void check_model_options(const TrainedArguments& arguments) {
   if (!arguments.run.empty()) {
     for (const auto& [name, value] :
          {std::pair{"--recipe", &arguments.recipe}, {"--model", &arguments.model}, {"--weights", &arguments.weights}}) {
@@ -31,7 +31,7 @@ void set_dtype(Recipe& recipe, const std::string& dtype) {
 }  // namespace
 
 Recipe trained_recipe(const TrainedArguments& arguments) {
-  check_options(arguments);
+  check_model_options(arguments);
   Recipe recipe;
   if (!arguments.run.empty()) {
     recipe = train::recipe_of_run(arguments.run);

@@ -9,64 +9,15 @@
 #include <utility>
 #include <vector>
 
+#include "cli/deploy/arguments.h"
 #include "cli/help_format.h"
 #include "cli/help_texts.h"
+#include "cli/option_checks.h"
 #include "cli/size_option.h"
 
 namespace bellows::cli {
 
 namespace {
-
-/// CLI11's Range lets NaN through.
-std::string number_problem(const std::string& text, double most, const char* expected, bool zero = false) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  const bool enough = zero ? number >= 0 : number > 0;
-  if (end != text.c_str() && *end == '\0' && enough && number <= most) return "";
-  return std::string("expected ") + expected + ", got " + text;
-}
-
-std::string share_problem(const std::string& text) {
-  return number_problem(text, 1, "a number above 0 and at most 1, such as 0.97");
-}
-
-std::string seconds_problem(const std::string& text) {
-  return number_problem(text, 1e9, "a number of seconds above 0, such as 300");
-}
-
-std::string positive_problem(const std::string& text) {
-  return number_problem(text, 1e9, "a number above 0 and at most 10^9");
-}
-
-std::string points_problem(const std::string& text) {
-  return number_problem(text, 100, "a number of points from 0 to 100, such as 0.5", /*zero=*/true);
-}
-
-std::string dtype_problem(const std::string& text) {
-  return text == "fp32" || text == "bf16" ? "" : "expected fp32 or bf16, got " + text;
-}
-
-CLI::Validator whole_number(int64_t low, int64_t high) {
-  const auto problem = [low, high](const std::string& text) {
-    int64_t number = 0;
-    if (CLI::detail::lexical_cast(text, number) && number >= low && number <= high) return std::string();
-    return c10::str("expected an integer ", high == INT64_MAX ? "of at least " : "from ", low,
-                    high == INT64_MAX ? "" : c10::str(" to ", high), ", got ", text);
-  };
-  return {problem, ""};
-}
-
-/// The options that follow have this title in the help.
-void begin_group(CLI::App* verb, const char* title) {
-  verb->option_defaults()->group(title);
-}
-
-void add_json(CLI::App* verb, JsonTarget& json) {
-  verb->add_option("--json", json, "Write the result as JSON to FILE, or to standard output if FILE is omitted")
-      ->type_name("[FILE]")
-      ->expected(0, 1)
-      ->default_str("-");
-}
 
 void add_plugins(CLI::App* verb, std::vector<std::string>& plugins) {
   verb->add_option("--plugin", plugins, "Load your own models from this shared library. You can repeat this option")
@@ -421,6 +372,7 @@ void add_kept_layers(CLI::App* verb, QuantizeArguments& arguments) {
       ->type_name("NAME")
       ->expected(1, 1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  verb->add_flag("--no-embeddings", arguments.keep_embeddings, "Keep the weights of embeddings in floating point");
   verb->add_flag("--strict", arguments.strict, "Fail if a layer that is not skipped cannot be quantized");
   verb->add_option("--max-drop", arguments.max_drop,
                    "Largest loss of accuracy in percentage points. Sensitive layers stay in floating point to reach it")
@@ -440,10 +392,12 @@ void add_quantization(CLI::App* verb, QuantizeArguments& arguments) {
 
 void add_graph(CLI::App* verb, ExportArguments& arguments) {
   begin_group(verb, "Graph");
-  verb->add_option("--format", arguments.format,
-                   "Format of the file: onnx, or bellows for a compiled program [default: onnx]")
+  verb->add_option(
+          "--format", arguments.format,
+          "Format of the file: onnx, pt2 for torch.export.load(), torchscript for torch.jit.load(), or bellows "
+          "for a compiled program [default: onnx]")
       ->type_name("FORMAT")
-      ->check(one_of({"onnx", "bellows"}));
+      ->check(one_of({"onnx", "pt2", "torchscript", "bellows"}));
   verb->add_option("--dynamic", arguments.dynamic,
                    "Let an axis of the inputs vary, such as 1=tokens or input_ids:1=tokens. You can repeat this option "
                    "[default: 0=batch]")
@@ -483,7 +437,18 @@ CLI::App* add_export(CLI::App& app, ExportArguments& arguments) {
   verb->add_option("--output", arguments.output, "The file to write")->type_name("FILE");
   add_size(verb, "--external-data-above", arguments.external_data_above,
            "Write the weights to a second file, FILE.data, if they are larger than this, such as 500MB [default: 2GB]");
+  verb->add_flag("--no-check", arguments.no_check,
+                 "With --format onnx, pt2 or torchscript: do not run the written file and compare it with the model");
   add_json(verb, arguments.json);
+  return verb;
+}
+
+CLI::App* add_deploy(CLI::App& app, DeployArguments& arguments) {
+  CLI::App* verb = app.add_subcommand("deploy", "Choose the fastest correct form of a model, and write a repository")
+                       ->footer(deploy_footer);
+  verb->add_option("MODEL", arguments.subject, "A run folder like --run, a model like --model, or an exported file");
+  add_trained(verb, arguments);
+  add_deployment(verb, arguments);
   return verb;
 }
 

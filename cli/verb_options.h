@@ -22,6 +22,8 @@ CLI::App* add_evaluate(CLI::App& app, EvaluateArguments& arguments);
 CLI::App* add_predict(CLI::App& app, PredictArguments& arguments);
 CLI::App* add_pack(CLI::App& app, PackArguments& arguments);
 CLI::App* add_bench_data(CLI::App& app, BenchDataArguments& arguments);
+CLI::App* add_bench_model(CLI::App& app, BenchModelArguments& arguments);
+CLI::App* add_serve(CLI::App& app, ServeArguments& arguments);
 CLI::App* add_launch(CLI::App& app, LaunchArguments& arguments);
 CLI::App* add_checkpoint(CLI::App& app, CheckpointArguments& arguments);
 CLI::App* add_cache(CLI::App& app, CacheArguments& arguments);

@@ -49,29 +49,45 @@ if(BELLOWS_SANITIZE MATCHES "address")
   list(APPEND BELLOWS_TEST_ENVIRONMENT "BELLOWS_CXX=${_suppressions}/kernel_compiler.sh" "BELLOWS_TEST_SANITIZE=${BELLOWS_SANITIZE}")
 endif()
 
-# bellows_test(NAME [HEAVY] SOURCES … [COMPONENTS …] [LIBS …] [LABELS fast|dist|slow])
+# bellows_test(NAME [HEAVY] SOURCES … [COMPONENTS …] [LIBS …] [LABELS fast|dist|slow] [THREADS 2] [COST 0])
 #
+# ctest starts the tests with the highest COST (roughly their duration in seconds) first. On two cores, two tests with two THREADS each slow
+# each other down, so a long test uses one thread if its results do not depend on the number of threads.
 # One GoogleTest executable a component, built without optimisation: tests are compiled more often than they are run, and what they test
 # is optimised. GCC reuses a precompiled header only at the level it was made at: tests/CMakeLists.txt makes one for the tests.
 function(bellows_test NAME)
-  cmake_parse_arguments(ARG "HEAVY" "" "SOURCES;COMPONENTS;LIBS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "THREADS;COST" "LABELS" ${ARGN})
+  bellows_test_program(${NAME} ${ARG_UNPARSED_ARGUMENTS})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS fast)
+  endif()
+  if(NOT ARG_COST)
+    set(ARG_COST 0)
+  endif()
+  set(_environment ${BELLOWS_TEST_ENVIRONMENT})
+  if(ARG_THREADS)
+    list(APPEND _environment OMP_NUM_THREADS=${ARG_THREADS})
+  endif()
+  add_test(NAME ${NAME} COMMAND ${NAME} --gtest_output=json:${CMAKE_BINARY_DIR}/test-results/${NAME}.json)
+  # Label gtest: script/test counts the cases of the JSON report.
+  set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS};gtest" TIMEOUT 1200 COST ${ARG_COST} ENVIRONMENT "${_environment}")
+endfunction()
+
+# bellows_test_program(NAME [HEAVY] SOURCES … [COMPONENTS …] [LIBS …])
+#
+# The executable of bellows_test() alone, for tests that only a script runs, such as that of a bellows_peer_test().
+function(bellows_test_program NAME)
+  cmake_parse_arguments(ARG "HEAVY" "" "SOURCES;COMPONENTS;LIBS" ${ARGN})
   add_executable(${NAME} ${ARG_SOURCES})
   set_target_properties(${NAME} PROPERTIES UNITY_BUILD ${BELLOWS_UNITY})
   list(TRANSFORM ARG_COMPONENTS PREPEND bellows_)
   target_link_libraries(${NAME} PRIVATE ${ARG_COMPONENTS} bellows_torch bellows_flags ${ARG_LIBS} GTest::gmock GTest::gtest GTest::gtest_main)
   target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_compile_options(${NAME} PRIVATE -O0
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)  # a unity batch is one file, whatever GCC thinks
+  target_compile_options(${NAME} PRIVATE -O0)
   target_compile_definitions(${NAME} PRIVATE BELLOWS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" BELLOWS_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
   if(ARG_HEAVY)
     target_precompile_headers(${NAME} REUSE_FROM bellows_test_pch)
   endif()
-  if(NOT ARG_LABELS)
-    set(ARG_LABELS fast)
-  endif()
-  add_test(NAME ${NAME} COMMAND ${NAME} --gtest_output=json:${CMAKE_BINARY_DIR}/test-results/${NAME}.json)
-  # Label gtest: script/test counts the cases of the JSON report.
-  set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS};gtest" TIMEOUT 1200 ENVIRONMENT "${BELLOWS_TEST_ENVIRONMENT}")
 endfunction()
 
 # bellows_peer_test(NAME SCRIPT PROGRAM PEER MODULE GOLDEN [ARG…])

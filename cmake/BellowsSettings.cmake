@@ -6,7 +6,7 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 add_compile_options(-fPIC)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 5)
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 10)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
@@ -19,7 +19,8 @@ set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1 -DNDEBUG")
 add_compile_options("$<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=1500000>")
 
 add_library(bellows_flags INTERFACE)
-target_compile_options(bellows_flags INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers $<$<BOOL:${BELLOWS_WERROR}>:-Werror>)
+target_compile_options(bellows_flags INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers $<$<BOOL:${BELLOWS_WERROR}>:-Werror>
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)  # a unity batch is one file, whatever GCC thinks
 if(BELLOWS_SANITIZE)
   add_compile_options(-fsanitize=${BELLOWS_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g1)
   add_link_options(-fsanitize=${BELLOWS_SANITIZE})

@@ -393,8 +393,7 @@ void CpuBackend::make(Job& job) {
   graph::functionalize(program);
   graph::Remaining left = graph::freeze_inputs(program, job.seen, job.frozen);
   for (const int input : left.inputs) job.inputs[input] = {};  // may differ in each call
-  const graph::PassOptions options{.exact = options_.exact, .can_generate = is_worth_generating};
-  report += optimize(program, options, skipped);
+  report += optimize(program, skipped);
   const bool may_stay_plain = !options_.always && !options_.exact && !options_.autocast && options_.frozen.empty() &&
                               options_.memory_budget == 1;
   if (const double gain = expected_gain_us(recorded, ProgramWork::of(program)); may_stay_plain && gain <= 0) {
@@ -408,7 +407,7 @@ void CpuBackend::make(Job& job) {
     count_program(kernels.compiled > 0);
   }
   const std::vector<graph::Pass> behind_kernels{graph::branches_pass()};
-  report += graph::run_passes(program, options, passes_without(skipped, behind_kernels)).to_text();
+  report += graph::run_passes(program, pass_options(), passes_without(skipped, behind_kernels)).to_text();
   report += names_of(program);
   if (const size_t bytes = queue_->constants.share(program, job.seen))
     report += c10::str("constants: ", bytes / 1'000'000, " MB shared with other programs\n");
@@ -445,12 +444,11 @@ std::vector<std::string> CpuBackend::skipped_passes(const Job& job, const Kernel
     graph::functionalize(program);
     return graph::freeze_inputs(program, job.seen, job.frozen);
   };
-  const graph::PassOptions options{.exact = options_.exact, .can_generate = is_worth_generating};
   for (const WrongPass& wrong : find_wrong_passes({.recorded = job.program,
                                 .inputs = job.copies,
                                 .start = start,
                                 .passes = passes_without(skipped, all),
-                                .options = options,
+                                .options = pass_options(),
                                 .stop = job.cancel.get_token()})) {
     log_error("compile: ", wrong.text);
     report += c10::str("  wrong: ", wrong.text, "\n");
@@ -460,18 +458,21 @@ std::vector<std::string> CpuBackend::skipped_passes(const Job& job, const Kernel
   return skipped;
 }
 
-std::string CpuBackend::optimize(graph::Program& program, const graph::PassOptions& options,
-                                 const std::vector<std::string>& skipped) const {
+graph::PassOptions CpuBackend::pass_options() const {
+  return {.exact = options_.exact, .can_generate = is_worth_generating, .batch_invariant = options_.batch_invariant};
+}
+
+std::string CpuBackend::optimize(graph::Program& program, const std::vector<std::string>& skipped) const {
   std::vector<graph::Pass> list = passes_without(skipped, passes_);
   if (options_.memory_budget == 1 || contains(skipped, recompute_step))
-    return graph::run_passes(program, options, list).to_text();
+    return graph::run_passes(program, pass_options(), list).to_text();
   std::string recomputed;
   const auto report = [&](const graph::RecomputeReport& made) {
     if (!made.is_met() && !warned_of_budget_.exchange(true)) warn_of_missed_budget(made);
     recomputed = made.to_text();
   };
   insert_recompute(list, {.budget = options_.memory_budget, .report = report});
-  return graph::run_passes(program, options, list).to_text() + recomputed;
+  return graph::run_passes(program, pass_options(), list).to_text() + recomputed;
 }
 
 void CpuBackend::add_report(std::string report) const {

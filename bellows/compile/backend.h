@@ -32,6 +32,7 @@ struct BackendOptions {
   std::vector<graph::Pass> extra_passes{};            ///< run before the pass "loops"
   double memory_budget = 1;                           ///< see CompileOptions
   bool widen_bf16 = widens_bf16();                    ///< run the pass "widening" for bf16
+  bool batch_invariant = false;                       ///< see graph::PassOptions
   std::shared_ptr<KernelProvider> kernels{};          ///< if null, the kernel cache of this process
   std::shared_ptr<graph::ConstantStore> constants{};  ///< for constants that are computed in advance; may be null
 };
@@ -81,8 +82,8 @@ class CpuBackend : public graph::Backend {
   /// none, and wrong passes. The list contains "" if the program must run as recorded.
   std::vector<std::string> skipped_passes(const Job& job, const KernelFamily& kernels, std::string& report) const;
   /// Runs all passes before the kernels are generated, and recomputes values if there is a memory budget.
-  std::string optimize(graph::Program& program, const graph::PassOptions& options,
-                       const std::vector<std::string>& skipped) const;
+  std::string optimize(graph::Program& program, const std::vector<std::string>& skipped) const;
+  graph::PassOptions pass_options() const;
   void add_report(std::string report) const;
   KernelProvider& kernel_provider() const;
 

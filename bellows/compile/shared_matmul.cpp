@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <sstream>
 
+#include "bellows/compile/packed_matmul_kernels.h"
 #include "bellows/graph/passes/expression_maker.h"
 #include "bellows/graph/program/program_edit.h"
-#include "bellows/kernels/packed_matmul.h"
 
 namespace bellows::compile_detail {
 namespace {
@@ -25,66 +24,9 @@ constexpr int64_t most_matmul_rows = 256;
 /// A larger packed matrix would not stay in the cache.
 constexpr size_t most_packed_bytes = 4 << 20;
 
-template <class T>
-T* first_element(void* buffer, const Geometry& geometry) {
-  return reinterpret_cast<T*>(static_cast<char*>(buffer) +
-                              geometry.offset * static_cast<int64_t>(geometry.dtype.itemsize()));
+size_t offset_bytes(const Geometry& geometry) {
+  return static_cast<size_t>(geometry.offset) * geometry.dtype.itemsize();
 }
-
-class MatrixPacking final : public graph::Kernel {
- public:
-  explicit MatrixPacking(Geometry matrix) : matrix_(std::move(matrix)) {}
-
-  std::string name() const override { return "pack matrix"; }
-  void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue>,
-           void*) const override {
-    kernels::pack_matrix({.dtype = matrix_.dtype.toScalarType(),
-                          .inner = matrix_.sizes[0],
-                          .columns = matrix_.sizes[1],
-                          .row = matrix_.strides[0],
-                          .column = matrix_.strides[1],
-                          .from = first_element<const char>(operands[0], matrix_),
-                          .to = results[0]});
-  }
-  bool may_run_beside() const override { return true; }
-
- private:
-  const Geometry matrix_;
-};
-
-/// Operands: the left matrix, the packed matrix, and the bias if there is one.
-class SharedMatmul final : public graph::Kernel {
- public:
-  SharedMatmul(Geometry left, int64_t columns, int64_t bias_offset)
-      : left_(std::move(left)),
-        columns_(columns),
-        bias_offset_(bias_offset * static_cast<int64_t>(left_.dtype.itemsize())) {}
-
-  std::string name() const override { return "matmul with shared matrix"; }
-  void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue>,
-           void* scratch) const override {
-    kernels::packed_matmul(
-        {.dtype = left_.dtype.toScalarType(),
-         .rows = left_.sizes[0],
-         .inner = left_.sizes[1],
-         .columns = columns_,
-         .left_row = left_.strides[0],
-         .left_column = left_.strides[1],
-         .left = first_element<const char>(operands[0], left_),
-         .packed = operands[1],
-         .bias = operands.size() > 2 ? static_cast<const char*>(operands[2]) + bias_offset_ : nullptr,
-         .result = results[0],
-         .scratch = scratch});
-  }
-  size_t scratch_bytes() const override {
-    return kernels::packed_matmul_scratch_bytes(left_.dtype.toScalarType(), left_.sizes[0], left_.sizes[1]);
-  }
-  bool may_run_beside() const override { return true; }
-
- private:
-  const Geometry left_;
-  const int64_t columns_, bias_offset_;
-};
 
 bool is_supported(const Geometry& geometry) {
   return graph::detail::is_dense(geometry) && c10::isFloatingType(geometry.dtype.toScalarType());
@@ -151,8 +93,14 @@ class MatmulSharer {
     packed.strides = {1};
     packed.offset = 0;
     const Operand result{graph::detail::add_value(program_, packed, bytes), packed};
-    Instruction made =
-        kernel_instruction(first, std::make_shared<MatrixPacking>(right.geometry), "matmul", {right}, {result});
+    const MatrixPacking packing{.name = "pack matrix",
+                                .matrix = {.dtype = type,
+                                           .inner = right.geometry.sizes[0],
+                                           .columns = right.geometry.sizes[1],
+                                           .row = right.geometry.strides[0],
+                                           .column = right.geometry.strides[1]},
+                                .offset = offset_bytes(right.geometry)};
+    Instruction made = kernel_instruction(first, make_kernel(packing), "matmul", {right}, {result});
     made.late = false;
     return made;
   }
@@ -162,9 +110,18 @@ class MatmulSharer {
     const Operand left = one.arguments[has_bias].operands[0], result = one.results[0].operands[0];
     std::vector<Operand> operands{left, packed};
     if (has_bias) operands.push_back(one.arguments[0].operands[0]);
-    const int64_t offset = has_bias ? operands[2].geometry.offset : 0;
-    auto kernel = std::make_shared<SharedMatmul>(left.geometry, result.geometry.sizes[1], offset);
-    one = kernel_instruction(one, std::move(kernel), "matmul", operands, {result});
+    const MatmulWithPacked matmul{.name = "matmul with shared matrix",
+                                  .matmul = {.dtype = left.geometry.dtype.toScalarType(),
+                                             .rows = left.geometry.sizes[0],
+                                             .inner = left.geometry.sizes[1],
+                                             .columns = result.geometry.sizes[1],
+                                             .left_row = left.geometry.strides[0],
+                                             .left_column = left.geometry.strides[1]},
+                                  .has_bias = has_bias,
+                                  .left_offset = offset_bytes(left.geometry),
+                                  .bias_offset = has_bias ? offset_bytes(operands[2].geometry) : 0,
+                                  .may_run_beside = true};
+    one = kernel_instruction(one, make_kernel(matmul), "matmul", operands, {result});
   }
 
   void insert(std::map<int, Instruction>& packing) {

@@ -140,6 +140,12 @@ class ConditionVariable {
     changed_.wait(lock.lock_, std::move(condition));
   }
 
+  /// Waits until the variable is notified or the time has passed. It may also return earlier.
+  template <class Rep, class Period>
+  void wait_for(UniqueLock& lock, const std::chrono::duration<Rep, Period>& time) {
+    changed_.wait_for(lock.lock_, time);
+  }
+
   /// Returns: whether the condition holds
   template <class Rep, class Period, class Condition>
   bool wait_for(UniqueLock& lock, const std::chrono::duration<Rep, Period>& time, Condition condition) {

@@ -126,6 +126,19 @@ RecordingOptions with_names_of(const Model& model, size_t inputs, RecordingOptio
   return options;
 }
 
+ProgramTensor described(const std::string& name, const Recordings& recordings,
+                        const std::function<at::Tensor(size_t recording)>& tensor_of) {
+  const at::Tensor first = tensor_of(0);
+  ProgramTensor made{.name = name, .dtype = first.scalar_type()};
+  for (int64_t axis = 0; axis < first.dim(); ++axis) {
+    Varied size;
+    for (size_t call = 0; call < recordings.calls.size(); ++call) size.values.push_back(tensor_of(call).size(axis));
+    const auto expression = express(size, recordings.symbols);
+    made.sizes.push_back(expression ? expression->text(recordings.symbols) : "?");
+  }
+  return made;
+}
+
 std::map<std::string, std::vector<int64_t>> recorded_sizes(const Recordings& recordings) {
   std::map<std::string, std::vector<int64_t>> all;
   for (const Symbol& symbol : recordings.symbols) {

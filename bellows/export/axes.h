@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 
 #include "bellows/core/model.h"
 #include "bellows/export/dynamic_axes.h"
+#include "bellows/export/program.h"
 #include "bellows/export/recordings.h"
 
 namespace bellows::export_detail {
@@ -32,6 +34,11 @@ Recordings record_named(const Forward& function, std::vector<at::Tensor> inputs,
 /// Fills in the names that a model gives to its inputs and outputs.
 /// Throws: c10::ValueError if the model does not have as many inputs
 RecordingOptions with_names_of(const Model& model, size_t inputs, RecordingOptions options);
+
+/// Describes a tensor by its sizes in all recordings.
+/// Params: tensor_of – the tensor in a recording
+ProgramTensor described(const std::string& name, const Recordings& recordings,
+                        const std::function<at::Tensor(size_t recording)>& tensor_of);
 
 /// Returns the different sizes of each dynamic axis that were recorded.
 std::map<std::string, std::vector<int64_t>> recorded_sizes(const Recordings& recordings);

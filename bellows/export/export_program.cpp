@@ -1,4 +1,3 @@
-#include <c10/core/GradMode.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -8,11 +7,11 @@
 
 #include "bellows/compile/jit/kernel_compiler.h"
 #include "bellows/compile/jit/stored_kernels.h"
-#include "bellows/compile/result_distance.h"
 #include "bellows/core/error.h"
 #include "bellows/core/version.h"
 #include "bellows/export/artifact_file.h"
 #include "bellows/export/axes.h"
+#include "bellows/export/comparison.h"
 #include "bellows/export/program.h"
 #include "bellows/export/program_session.h"
 #include "bellows/export/recordings.h"
@@ -25,6 +24,7 @@ using compile_detail::KernelCache;
 using compile_detail::KernelCompiler;
 using compile_detail::RememberedKernels;
 using export_detail::ArtifactSection;
+using export_detail::described;
 using export_detail::Forward;
 using export_detail::Named;
 using export_detail::ProgramContent;
@@ -37,20 +37,6 @@ using Inputs = std::vector<at::Tensor>;
 
 std::string name_of(const export_detail::InputSource& source, size_t index) {
   return source.name.empty() ? c10::str("tensor ", index) : source.name;
-}
-
-/// Describes a tensor by its sizes in all recordings.
-template <class TensorOf>
-ProgramTensor described(const std::string& name, const Recordings& recordings, const TensorOf& tensor_of) {
-  const at::Tensor& first = tensor_of(0);
-  ProgramTensor made{.name = name, .dtype = first.scalar_type()};
-  for (int64_t axis = 0; axis < first.dim(); ++axis) {
-    export_detail::Varied size;
-    for (size_t call = 0; call < recordings.calls.size(); ++call) size.values.push_back(tensor_of(call).size(axis));
-    const auto expression = express(size, recordings.symbols);
-    made.sizes.push_back(expression ? expression->text(recordings.symbols) : "?");
-  }
-  return made;
 }
 
 ProgramContent content_of(const Recordings& recordings, const std::optional<c10::ScalarType>& autocast) {
@@ -72,53 +58,6 @@ ProgramContent content_of(const Recordings& recordings, const std::optional<c10:
     content.outputs.push_back(described(recordings.output_names[i], recordings,
                                         [&](size_t call) { return recordings.calls[call].result_tensors[i]; }));
   return content;
-}
-
-/// The largest accepted difference, relative to the largest value of a result.
-double tolerance_of(const at::Tensor& result, const std::optional<c10::ScalarType>& autocast) {
-  if (autocast || result.scalar_type() == at::kBFloat16 || result.scalar_type() == at::kHalf) return 0.05;
-  return at::isFloatingType(result.scalar_type()) ? 1e-3 : 0;
-}
-
-/// Compares the program with eager code.
-void verify(ProgramSession& session, const Inputs& inputs, const Inputs& expected,
-            const std::optional<c10::ScalarType>& autocast) {
-  const Inputs found = session.run(inputs);
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const at::Tensor& wanted = expected[i];
-    const std::string& name = session.content().outputs[i].name;
-    TORCH_CHECK_VALUE(found[i].sizes() == wanted.sizes() && found[i].scalar_type() == wanted.scalar_type(),
-                      "export_program: output \"", name, "\" of the program has sizes ", found[i].sizes(),
-                      ", but the model returns ", wanted.sizes(), ". The sizes of this axis cannot vary.");
-    const auto distance = compile_detail::Distance::between(wanted, found[i]);
-    const double limit = tolerance_of(wanted, autocast) * std::max(distance.scale, 1e-3);
-    TORCH_CHECK_VALUE(distance.largest <= limit, "export_program: output \"", name,
-                      "\" of the program differs from the model's by ", distance.largest, " for inputs of sizes ",
-                      inputs[0].sizes(), " (accepted: ", limit,
-                      "). The results of the model must depend only on its inputs.");
-  }
-}
-
-/// A call with size 1 of each dynamic axis, which is not recorded. Models that do not accept such sizes are not called.
-void verify_small(ProgramSession& session, const Forward& function, const Recordings& recordings,
-                  const std::optional<c10::ScalarType>& autocast) {
-  for (size_t i = 0; i < recordings.symbols.size(); ++i) {
-    Inputs small = recordings.inputs[0], expected;
-    for (size_t input = 0; input < small.size(); ++input) {
-      const auto& sizes = session.content().inputs[input].sizes;
-      for (size_t axis = 0; axis < sizes.size(); ++axis) {
-        if (sizes[axis] == recordings.symbols[i].name)
-          small[input] = small[input].narrow(static_cast<int64_t>(axis), 0, 1).contiguous();
-      }
-    }
-    try {
-      const c10::NoGradGuard no_gradients;
-      expected = function(small);
-    } catch (const std::exception&) {
-      continue;
-    }
-    verify(session, small, expected, autocast);
-  }
 }
 
 struct Stored {
@@ -186,12 +125,14 @@ ProgramReport export_recorded(const Forward& function, const Inputs& inputs, std
   const ProgramContent content = content_of(recordings, options.autocast);
   const auto kernels = std::make_shared<RememberedKernels>(std::make_shared<KernelCache>());
   const auto constants = std::make_shared<graph::ConstantStore>();
-  ProgramSession session(content, kernels, constants, {});
-  verify(session, recordings.inputs[0], recordings.calls[0].result_tensors, options.autocast);
+  ProgramSession session(content, kernels, constants, {}, {});
+  export_detail::Comparison comparison(recordings, function, "export_program", "program",
+                                       options.autocast.has_value() || export_detail::is_quantized(recordings));
+  const auto run = [&](const Inputs& x) { return session.run(x); };
+  comparison.check_recorded(run, 0);
   const auto packed = constants->used();  // of the first sizes only: other sizes may need other orders
-  for (size_t i = 1; i < recordings.calls.size(); ++i)
-    verify(session, recordings.inputs[i], recordings.calls[i].result_tensors, options.autocast);
-  verify_small(session, function, recordings, options.autocast);
+  for (size_t i = 1; i < recordings.calls.size(); ++i) comparison.check_recorded(run, i);
+  comparison.check_small(run);
 
   Stored stored;
   const ProgramContent::Json json = content.to_json();

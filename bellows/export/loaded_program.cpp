@@ -94,7 +94,7 @@ class ProgramModel final : public Model::Impl {
 
 class LoadedProgram::Impl {
  public:
-  explicit Impl(const std::string& path) : file_(std::make_shared<ArtifactFile>(path)) {
+  Impl(const std::string& path, const LoadProgramOptions& options) : file_(std::make_shared<ArtifactFile>(path)) {
     using Json = nlohmann::json;
     const Json header = Json::parse(file_->content());
     TORCH_CHECK_VALUE(header.value("libtorch", "") == TORCH_VERSION, "cannot load ", path, ": expected libtorch ",
@@ -110,8 +110,8 @@ class LoadedProgram::Impl {
       const auto storage_of = [&](const std::string& name) { return storage_over(file_, weights_.at(name)->bytes); };
       ProgramContent content = ProgramContent::from_json({text("operators"), text("rest")}, storage_of);
       const auto check = [this](const std::string& name) { file_->check(*weights_.at(name)); };
-      session_ =
-          std::make_unique<ProgramSession>(std::move(content), kernels_of(*file_, same_processor), constants, check);
+      session_ = std::make_unique<ProgramSession>(std::move(content), kernels_of(*file_, same_processor), constants,
+                                                  options, check);
     } catch (const std::exception& error) {
       TORCH_CHECK_VALUE(false, "cannot load ", path, ": ", user_message(error));
     }
@@ -144,7 +144,8 @@ class LoadedProgram::Impl {
   std::unique_ptr<ProgramSession> session_;
 };
 
-LoadedProgram::LoadedProgram(const std::string& path) : impl_(std::make_shared<Impl>(path)) {}
+LoadedProgram::LoadedProgram(const std::string& path, const LoadProgramOptions& options)
+    : impl_(std::make_shared<Impl>(path, options)) {}
 
 const std::vector<ProgramTensor>& LoadedProgram::inputs() const {
   return impl_->session().content().inputs;

@@ -14,6 +14,16 @@
 
 namespace bellows {
 
+/// A function of tensors.
+using OnnxFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+
+/// A library that runs ONNX files, such as ONNX Runtime (runtime::onnx_checker()).
+struct OnnxChecker {
+  std::string name{};
+  /// Loads a file. The result receives the inputs of the graph, and returns its outputs.
+  std::function<OnnxFunction(const std::string& path)> load{};
+};
+
 struct OnnxOptions {
   /// Names of the inputs and outputs. Empty: the names of the model's inputs and outputs, or "input", "input_1", … and
   /// "output", "output_1", … for functions.
@@ -30,6 +40,10 @@ struct OnnxOptions {
   int64_t opset = 17;        ///< only 17 is supported
   /// If the weights have more bytes than this together, they are written to a second file, `PATH.data`.
   uint64_t external_data_above = uint64_t{1} << 31;
+  /// Runs the written file and compares its results with the function's, before the file gets its name: for all recorded
+  /// sizes, and for a size of 1 of each dynamic axis. The largest accepted difference is 1e-3 of the largest value, and
+  /// 5 % for 16-bit dtypes and quantized models.
+  std::optional<OnnxChecker> checker{};
 };
 
 /// The description of a written ONNX file.
@@ -54,13 +68,13 @@ struct OnnxReport {
   std::vector<FixedAxis> fixed_axes{};
   std::map<std::string, int64_t> operators{};  ///< number of nodes by operator of ONNX
   int64_t initializers = 0;
+  std::string checked_by{};       ///< name of the checker; empty: the file was not run
+  int64_t checked_calls = 0;      ///< number of compared calls
+  double largest_difference = 0;  ///< relative to the largest value of a result
 
   /// Returns several lines for a terminal.
   std::string to_text() const;
 };
-
-/// A function of tensors.
-using OnnxFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
 /// Writes a model as an ONNX file. The model runs in evaluation mode and without gradients on the example inputs, and its
 /// operators are recorded. It then runs with other sizes of the dynamic axes. Numbers that change become expressions of

@@ -71,6 +71,13 @@ ProgramReport export_program(const std::function<std::vector<at::Tensor>(const s
                              const std::vector<at::Tensor>& inputs, const std::string& path,
                              const ProgramOptions& options = {});
 
+struct LoadProgramOptions {
+  /// Use matmuls whose results for a row do not depend on the number of rows. In fp32, linears with constant weights then
+  /// run on kernels::packed_matmul(). Their weights are packed in the first call, not read from the file.
+  /// Cost: bench/results/2026-11-28-serve.md
+  bool batch_invariant = false;
+};
+
 /// A program of export_program(). Copies share the program.
 ///
 /// The file contains machine code, which runs in this process: load only files that you trust. If the processor differs
@@ -82,7 +89,7 @@ class LoadedProgram {
   /// Cost:   maps the file, and checks the parts that it needs
   /// Throws: c10::ValueError if the file is missing, truncated, damaged or no program, or if another version of libtorch
   ///         wrote it
-  explicit LoadedProgram(const std::string& path);
+  explicit LoadedProgram(const std::string& path, const LoadProgramOptions& options = {});
 
   const std::vector<ProgramTensor>& inputs() const;
   const std::vector<ProgramTensor>& outputs() const;
@@ -105,8 +112,8 @@ class LoadedProgram {
 };
 
 /// Loads a program that export_program() wrote.
-inline LoadedProgram load_program(const std::string& path) {
-  return LoadedProgram(path);
+inline LoadedProgram load_program(const std::string& path, const LoadProgramOptions& options = {}) {
+  return LoadedProgram(path, options);
 }
 
 }  // namespace bellows

@@ -53,10 +53,12 @@ struct ProgramSession::Instance {
 
 ProgramSession::ProgramSession(ProgramContent content, std::shared_ptr<compile_detail::KernelProvider> kernels,
                                const std::shared_ptr<graph::ConstantStore>& constants,
+                               const LoadProgramOptions& options,
                                std::function<void(const std::string& weight)> check_weight)
     : content_(std::move(content)),
       backend_({.frozen = frozen_tensors(content_),
                 .autocast = content_.autocast,
+                .batch_invariant = options.batch_invariant,
                 .kernels = std::move(kernels),
                 .constants = constants}),
       check_weight_(std::move(check_weight)) {

@@ -47,10 +47,11 @@ struct ProgramContent {
 /// Threads: thread-safe
 class ProgramSession {
  public:
-  /// Params: check_weight – called once for each weight that a prepared program reads in its original order, so that its
+  /// Params: options      – see LoadedProgram
+  ///         check_weight – called once for each weight that a prepared program reads in its original order, so that its
   ///                        bytes can be checked; may be empty
   ProgramSession(ProgramContent content, std::shared_ptr<compile_detail::KernelProvider> kernels,
-                 const std::shared_ptr<graph::ConstantStore>& constants,
+                 const std::shared_ptr<graph::ConstantStore>& constants, const LoadProgramOptions& options,
                  std::function<void(const std::string& weight)> check_weight);
   ~ProgramSession();
 

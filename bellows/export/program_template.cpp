@@ -64,67 +64,6 @@ std::vector<int64_t> numbers_of(Instruction one) {
   return numbers;
 }
 
-/// Finds formulas. Equal numbers are looked up only once.
-class Formulas {
- public:
-  explicit Formulas(const std::vector<Symbol>& symbols) : symbols_(symbols) {}
-
-  /// Remembers a size, because strides and sizes of buffers are products of sizes.
-  void add_size(const Varied& size) {
-    if (size.constant() || known_.contains(size.values)) return;
-    auto expression = express(size, symbols_);
-    if (!expression) return;
-    if (expression->form == SizeExpression::Form::product) return;  // a product of other sizes
-    known_.emplace(size.values, std::nullopt);
-    sizes_.emplace_back(size, std::move(*expression));
-  }
-
-  std::optional<SizeFormula> of(const Varied& number) {
-    auto& found = formulas_[number.values];
-    if (!found) found = find(number);
-    return *found;
-  }
-
- private:
-  static constexpr int most_parts = 4;
-
-  std::optional<SizeFormula> find(const Varied& number) const {
-    if (auto simple = express(number, symbols_)) return SizeFormula{.factor = 1, .parts = {std::move(*simple)}};
-    std::vector<size_t> parts;
-    if (!divide(number.values, 0, most_parts, parts)) return {};
-    SizeFormula formula{.factor = number.first()};
-    for (const size_t part : parts) {
-      formula.factor /= sizes_[part].first.first();
-      formula.parts.push_back(sizes_[part].second);
-    }
-    return formula;
-  }
-
-  /// Finds sizes whose product, times a constant, is the number.
-  bool divide(const std::vector<int64_t>& left, size_t from, int most, std::vector<size_t>& parts) const {
-    if (std::all_of(left.begin(), left.end(), [&](int64_t value) { return value == left.front(); })) return true;
-    for (size_t i = from; most > 0 && i < sizes_.size(); ++i) {
-      std::vector<int64_t> quotient = left;
-      bool divides = true;
-      for (size_t r = 0; divides && r < left.size(); ++r) {
-        const int64_t by = sizes_[i].first.values[r];
-        divides = by != 0 && left[r] % by == 0;
-        if (divides) quotient[r] /= by;
-      }
-      if (!divides) continue;
-      parts.push_back(i);
-      if (divide(quotient, i, most - 1, parts)) return true;
-      parts.pop_back();
-    }
-    return false;
-  }
-
-  const std::vector<Symbol>& symbols_;
-  std::vector<std::pair<Varied, SizeExpression>> sizes_;
-  std::map<std::vector<int64_t>, std::optional<SizeExpression>> known_;
-  std::map<std::vector<int64_t>, std::optional<std::optional<SizeFormula>>> formulas_;
-};
-
 std::string place_of(const Instruction& one, size_t index) {
   return c10::str("operator ", one.op ? one.op->name : one.kind, " (number ", index + 1, " of the recording)");
 }
@@ -185,7 +124,7 @@ std::vector<std::vector<Varied>> all_numbers(const std::vector<RecordedCall>& ca
   return all;
 }
 
-void add_sizes(const std::vector<RecordedCall>& calls, Formulas& formulas) {
+void add_sizes(const std::vector<RecordedCall>& calls, SizeFormulas& formulas) {
   const Program& first = calls.front().program;
   for (size_t v = 0; v < first.values.size(); ++v) {
     for (size_t dim = 0; dim < first.values[v].geometry.sizes.size(); ++dim) {
@@ -210,18 +149,12 @@ void add_outputs(ProgramTemplate::Instance& of) {
 
 }  // namespace
 
-int64_t SizeFormula::value(std::span<const int64_t> sizes) const {
-  int64_t product = factor;
-  for (const SizeExpression& part : parts) product *= part.value(sizes);
-  return product;
-}
-
 ProgramTemplate::ProgramTemplate(Instance base, std::vector<std::string> symbols, std::vector<Slot> slots)
     : base_(std::move(base)), symbols_(std::move(symbols)), slots_(std::move(slots)) {}
 
 ProgramTemplate ProgramTemplate::of(const std::vector<RecordedCall>& calls, const std::vector<Symbol>& symbols) {
   expect_same_constants(calls);
-  Formulas formulas(symbols);
+  SizeFormulas formulas(symbols);
   add_sizes(calls, formulas);
   const Program& first = calls.front().program;
   std::vector<Slot> slots;

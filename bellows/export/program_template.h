@@ -6,19 +6,11 @@
 #include <vector>
 
 #include "bellows/export/recorder.h"
+#include "bellows/export/size_formula.h"
 #include "bellows/export/sizes.h"
 #include "bellows/graph/program/program.h"
 
 namespace bellows::export_detail {
-
-/// A number of a program as a function of symbols: factor · Π parts.
-struct SizeFormula {
-  int64_t factor = 1;
-  std::vector<SizeExpression> parts{};
-
-  /// Params: sizes – one for each symbol
-  int64_t value(std::span<const int64_t> sizes) const;
-};
 
 /// A program whose sizes depend on symbols, such as the size of a batch. All sizes, strides, offsets, sizes of buffers and
 /// integer arguments of its operators can depend on them.

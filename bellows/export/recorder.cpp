@@ -30,7 +30,7 @@ std::string in_code() {
 }
 
 /// Returns whether the instruction is a batch norm in evaluation mode. Its schema declares writes that do not happen.
-bool keeps_statistics(const graph::Instruction& instruction) {
+bool is_batch_norm_in_evaluation(const graph::Instruction& instruction) {
   if (!instruction.op->name.starts_with("aten::native_batch_norm") &&
       !instruction.op->name.starts_with("aten::cudnn_batch_norm"))
     return false;
@@ -171,7 +171,7 @@ class RecordingTap : public tap::OpTap {
 
   void check_writes(const tap::OpCall& op) {
     const RecordedOperator& last = *recorded_.back();
-    if (keeps_statistics(last.instruction)) return;
+    if (is_batch_norm_in_evaluation(last.instruction)) return;
     for (const BufferId buffer : last.written()) {
       const auto source = outer_.find(buffer);
       if (source == outer_.end()) continue;

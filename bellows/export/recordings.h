@@ -1,6 +1,9 @@
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,5 +36,19 @@ struct Recordings {
 ///         depend on the sizes
 Recordings record_sizes(const Forward& function, const std::vector<at::Tensor>& inputs, std::vector<VariedAxis> axes,
                         std::span<const Named> named);
+
+/// Returns translate(). If it throws c10::ValueError, the first call is recorded again with the places in the user's code,
+/// which are slow to find, so that the message of the second translation contains them.
+/// Params: named – see record_sizes()
+template <class Translate>
+auto translated(Recordings& recordings, const Forward& function, std::span<const Named> named,
+                const Translate& translate) {
+  try {
+    return translate();
+  } catch (const c10::ValueError&) {
+    recordings.calls[0] = record_call(function, recordings.inputs[0], named, /*sites=*/true);
+    return translate();
+  }
+}
 
 }  // namespace bellows::export_detail

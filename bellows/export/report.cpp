@@ -2,6 +2,7 @@
 
 #include "bellows/export/onnx.h"
 #include "bellows/export/program.h"
+#include "bellows/export/pytorch.h"
 
 namespace bellows {
 
@@ -18,12 +19,33 @@ void add_tensor(std::ostringstream& out, const char* title, const std::string& n
   out << title << name << "  " << dtype << " " << shape_text(shape) << "\n";
 }
 
+void add_tensors(std::ostringstream& out, const std::vector<ProgramTensor>& inputs,
+                 const std::vector<ProgramTensor>& outputs) {
+  const auto add = [&](const char* title, const ProgramTensor& one) {
+    add_tensor(out, title, one.name, c10::getDtypeNames(one.dtype).first, one.sizes);
+  };
+  for (const ProgramTensor& one : inputs) add("  input   ", one);
+  for (const ProgramTensor& one : outputs) add("  output  ", one);
+}
+
 void add_axes(std::ostringstream& out, const std::map<std::string, std::vector<int64_t>>& axes) {
   for (const auto& [name, sizes] : axes) {
     out << "  dynamic axis " << name << ": recorded with";
     for (const int64_t size : sizes) out << " " << size;
     out << "\n";
   }
+}
+
+void add_operators(std::ostringstream& out, const std::map<std::string, int64_t>& operators, const char* title) {
+  int64_t total = 0;
+  for (const auto& [name, count] : operators) total += count;
+  out << "  " << total << " " << title << ":";
+  const char* separator = " ";
+  for (const auto& [name, count] : operators) {
+    out << separator << count << " " << name;
+    separator = ", ";
+  }
+  out << "\n";
 }
 
 std::string megabytes(uint64_t bytes) {
@@ -49,15 +71,12 @@ std::string OnnxReport::to_text() const {
   add_axes(out, dynamic_axes);
   for (const FixedAxis& axis : fixed_axes)
     out << "  fixed: axis " << axis.axis << " of " << axis.input << " has " << axis.size << " elements\n";
-  int64_t nodes = 0;
-  for (const auto& [name, count] : operators) nodes += count;
-  out << "  " << nodes << " nodes:";
-  const char* separator = " ";
-  for (const auto& [name, count] : operators) {
-    out << separator << count << " " << name;
-    separator = ", ";
-  }
-  out << "\n";
+  add_operators(out, operators, "nodes");
+  if (checked_by.empty())
+    out << "  not checked: no library that runs ONNX files was used\n";
+  else
+    out << "  checked in " << checked_by << " with " << checked_calls << " calls: largest difference "
+        << largest_difference << "\n";
   return out.str();
 }
 
@@ -65,13 +84,23 @@ std::string ProgramReport::to_text() const {
   std::ostringstream out;
   out << "Wrote " << file << " (" << megabytes(bytes) << ": " << megabytes(weight_bytes) << " weights, "
       << megabytes(packed_bytes) << " packed weights)\n";
-  const auto add = [&](const char* title, const ProgramTensor& one) {
-    add_tensor(out, title, one.name, c10::getDtypeNames(one.dtype).first, one.sizes);
-  };
-  for (const ProgramTensor& one : inputs) add("  input   ", one);
-  for (const ProgramTensor& one : outputs) add("  output  ", one);
+  add_tensors(out, inputs, outputs);
   add_axes(out, dynamic_axes);
   out << "  " << operators << " operators, libraries with compiled kernels: " << kernels << "\n";
+  return out.str();
+}
+
+std::string PytorchReport::to_text() const {
+  std::ostringstream out;
+  out << "Wrote " << file << " (" << format << ", " << megabytes(bytes) << ", " << parameters << " parameters, "
+      << buffers << " buffers, " << constants << " constants)\n";
+  add_tensors(out, inputs, outputs);
+  add_axes(out, dynamic_axes);
+  add_operators(out, operators, "operators");
+  if (checked_calls == 0) return out.str();
+  out.precision(2);
+  out << "  checked: " << checked_calls << " calls of the file with different sizes, largest difference "
+      << largest_difference << " of the output's largest value\n";
   return out.str();
 }
 

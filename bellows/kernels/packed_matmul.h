@@ -18,7 +18,7 @@ struct MatrixToPack {
   void* to = nullptr;           ///< packed_bytes(), 64-byte aligned
 };
 
-/// Arguments of packed_matmul(): result = left · right + bias.
+/// Arguments of packed_matmul(): result = left · right + bias + added.
 struct PackedMatmul {
   c10::ScalarType dtype = c10::ScalarType::Float;  ///< of all matrices except the packed one
   int64_t rows = 0, inner = 0, columns = 0;
@@ -26,7 +26,8 @@ struct PackedMatmul {
   const void* left = nullptr;             ///< [rows, inner]
   const void* packed = nullptr;           ///< from pack_matrix()
   const void* bias = nullptr;             ///< [columns]; null if there is none
-  void* result = nullptr;                 ///< [rows, columns], row-major; must not overlap other arguments
+  const void* added = nullptr;            ///< [rows, columns], row-major; null if there is none; may be the result
+  void* result = nullptr;                 ///< [rows, columns], row-major; may overlap only `added`
   void* scratch = nullptr;                ///< packed_matmul_scratch_bytes()
 };
 
@@ -38,11 +39,12 @@ size_t packed_matmul_scratch_bytes(c10::ScalarType dtype, int64_t rows, int64_t 
 /// Threads: thread-safe; uses several threads as described in parallel.h if the matrix is large
 void pack_matrix(const MatrixToPack& args);
 
-/// Numerics: each element is the sum of its products in order, with fused multiply-add, plus the bias. BFloat16 and Half
-///           are rounded once, at the end. Results are bit-identical for any number of threads.
+/// Numerics: each element is the sum of its products in order, with fused multiply-add, plus the bias, plus `added`.
+///           BFloat16 and Half are rounded once, at the end. Results are bit-identical for any number of threads, and
+///           those of a row do not depend on the other rows or on their number.
 ///           tests/kernels/packed_matmul_test.cpp compares the results with the reference implementation
-/// Cost:     meant for up to about 256 rows. Reads the packed matrix once for every 12 rows (6 without AVX-512), from
-///           the cache, and all other matrices once
+/// Cost:     reads the packed matrix from memory once for about 512 KB of the left matrix, and from the cache once for
+///           every 12 rows (6 without AVX-512). Reads and copies the left matrix once
 /// Threads:  thread-safe; uses several threads as described in parallel.h if the matmul has at least 2 million operations
 void packed_matmul(const PackedMatmul& args);
 

@@ -24,6 +24,9 @@ class Follower : public tap::OpTap {
     const MutexLock lock(mutex_);
     const std::span<c10::IValue> arguments = op.arguments(stack);
     const auto layer = layer_call(op, arguments);
+    if (!layer && options_.finds_embeddings) {
+      if (const auto rows = rows_call(op, arguments)) return read_rows(*rows, op, stack);
+    }
     const TensorNames::Entry* const weight = layer ? parameters_.find(*layer->weight) : nullptr;
     const bool whole = weight && is_whole(weight->tensor, *layer->weight, layer->transposed);
     note_readers(op, arguments, whole ? layer->weight : nullptr);
@@ -50,16 +53,18 @@ class Follower : public tap::OpTap {
     first_ = false;
     results_.clear();
     linear_results_.clear();
+    sliced_.clear();
   }
 
   std::vector<CalibratedLayer> layers() {
     const MutexLock lock(mutex_);
+    std::erase_if(layers_, [&](const CalibratedLayer& one) BELLOWS_REQUIRES(mutex_) { return is_only_sliced(one); });
     for (CalibratedLayer& layer : layers_) {
       if (layer.norm && (layer.calls > 1 || read_twice_.contains(layer.name))) layer.norm.reset();
       const auto other = other_readers_.find(layer.name);
       if (layer.kept.empty() && other != other_readers_.end())
         layer.kept = "the weight is also read by " + other->second;
-      if (options_.observes && layer.kept.empty()) choose_input(layer);
+      if (options_.observes && layer.kept.empty() && layer.kind != LayerKind::embedding) choose_input(layer);
       const auto result = result_observers_.find(layer.name);
       if (result != result_observers_.end()) layer.result_scale = result->second->parameters().scale;
     }
@@ -71,6 +76,11 @@ class Follower : public tap::OpTap {
     at::Tensor tensor;  // kept, so that its memory is not used again
     std::string layer;
     bool normed = false;  ///< whether the norm of the layer has read it
+  };
+
+  struct Rows {
+    at::Tensor tensor;  // kept, so that its memory is not used again
+    std::string layer;
   };
 
   /// The range of negative inputs is only known at the end, so convolutions are observed for both schemes.
@@ -85,6 +95,11 @@ class Follower : public tap::OpTap {
     const auto found = places_.find(name);
     if (found != places_.end()) {
       CalibratedLayer& known = layers_[found->second];
+      if (known.kind == LayerKind::embedding) {  // the linear shares its weight with an embedding
+        known.kind = call.kind;
+        known.bias = call.bias;
+        return known;
+      }
       known.calls += first_;
       known.has_one_bias = known.has_one_bias && known.bias.defined() == call.bias.defined() &&
                            (!call.bias.defined() || known.bias.is_alias_of(call.bias));
@@ -100,6 +115,57 @@ class Follower : public tap::OpTap {
                        .calls = 1});
     if (!weight.tensor.is_cpu()) layers_.back().kept = "the weight is not on the CPU";
     return layers_.back();
+  }
+
+  /// Runs an operator that reads rows of a matrix, which is an embedding if it is a parameter.
+  void read_rows(const RowsCall& call, const tap::OpCall& op, tap::Stack& stack) BELLOWS_REQUIRES(mutex_) {
+    const TensorNames::Entry* const weight = parameters_.find(*call.weight);
+    const bool whole = weight && is_whole(weight->tensor, *call.weight, /*transposed=*/false);
+    const bool is_view = !call.indices;
+    note_readers(op, op.arguments(stack), whole ? call.weight : nullptr);
+    op.next(stack);
+    if (!whole) return;
+    const std::string name = layer_name(weight->name);
+    if (!note_embedding(*weight, name)) return;
+    if (!is_view) {
+      looked_up_.insert(name);
+      return;
+    }
+    // A copy, so that readers of the rows are no readers of the weight.
+    const at::Tensor copy = stack.back().toTensor().clone();
+    sliced_.insert_or_assign(storage_of(copy), Rows{copy, name});
+    stack.back() = copy;
+  }
+
+  /// Whether the operator adds the tensor to another one, without changing it.
+  static bool is_added(const tap::OpCall& op, std::span<c10::IValue> arguments, const at::Tensor& read) {
+    if (op.name() == "aten::add") return true;
+    return op.name() == "aten::add_" && storage_of(arguments[0].toTensor()) != storage_of(read);
+  }
+
+  /// Returns false if the weight belongs to no layer: only the first batch finds layers.
+  bool note_embedding(const TensorNames::Entry& weight, const std::string& name) BELLOWS_REQUIRES(mutex_) {
+    const auto found = places_.find(name);
+    if (found != places_.end()) {
+      layers_[found->second].reads_rows = true;
+      return true;
+    }
+    if (!first_) return false;
+    places_[name] = layers_.size();
+    layers_.push_back({.name = name,
+                       .parameter = weight.name,
+                       .kind = LayerKind::embedding,
+                       .weight = weight.tensor,
+                       .kept = weight.tensor.is_cpu() ? "" : "the weight is not on the CPU",
+                       .reads_rows = true,
+                       .calls = 1});
+    return true;
+  }
+
+  /// Whether a matrix is no embedding, because its rows are not added to something, but multiplied, for example.
+  bool is_only_sliced(const CalibratedLayer& layer) const BELLOWS_REQUIRES(mutex_) {
+    return layer.kind == LayerKind::embedding && other_readers_.contains(layer.name) &&
+           !looked_up_.contains(layer.name);
   }
 
   void observe(CalibratedLayer& layer, const at::Tensor& input) BELLOWS_REQUIRES(mutex_) {
@@ -162,6 +228,9 @@ class Follower : public tap::OpTap {
   void note_reader(const tap::OpCall& op, std::span<c10::IValue> arguments, const at::Tensor& read,
                    const at::Tensor* own) BELLOWS_REQUIRES(mutex_) {
     if (!read.defined()) return;
+    const auto rows = sliced_.find(storage_of(read));
+    if (rows != sliced_.end() && !is_added(op, arguments, read))
+      other_readers_.try_emplace(rows->second.layer, op.qualified_name());
     const TensorNames::Entry* const weight = parameters_.find(read);
     if (weight && !(own && read.is_same(*own)))
       other_readers_.try_emplace(layer_name(weight->name), op.qualified_name());
@@ -199,6 +268,8 @@ class Follower : public tap::OpTap {
   std::unordered_map<std::string, Observers> observers_ BELLOWS_GUARDED_BY(mutex_);
   std::unordered_map<const c10::StorageImpl*, Result> results_ BELLOWS_GUARDED_BY(mutex_);
   LayerResults<std::string> linear_results_ BELLOWS_GUARDED_BY(mutex_);
+  std::unordered_map<const c10::StorageImpl*, Rows> sliced_ BELLOWS_GUARDED_BY(mutex_);  ///< copies of rows
+  std::set<std::string> looked_up_ BELLOWS_GUARDED_BY(mutex_);  ///< layers read by aten::embedding
   /// By layer: of results that attention reads.
   std::unordered_map<std::string, std::unique_ptr<Observer>> result_observers_ BELLOWS_GUARDED_BY(mutex_);
   std::unordered_map<std::string, std::string> other_readers_ BELLOWS_GUARDED_BY(mutex_);  ///< by layer: an operator

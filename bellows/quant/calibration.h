@@ -34,6 +34,7 @@ struct CalibratedLayer {
   std::optional<Norm> norm{};
   Parameters input{};
   bool input_is_signed = false;
+  bool reads_rows = false;  ///< see QuantizedLayer; true for embeddings
   /// The symmetric int8 scale of the result, if attention reads it as query, key or value; undefined otherwise.
   at::Tensor result_scale{};
   /// If attention reads the result as query: names of the layers of its key and value.
@@ -52,9 +53,12 @@ struct CalibrationOptions {
   bool observes = true;             ///< whether the ranges of activations are needed
   bool observes_attention = false;  ///< whether the ranges of query, key and value are needed; only with `observes`
   SeesInput sees_input{};           ///< may be empty
+  bool finds_embeddings = true;     ///< whether embeddings are layers
 };
 
-/// Runs a model on batches and finds its layers: the convolutions and linears whose weight is a parameter of the model.
+/// Runs a model on batches and finds its layers: the convolutions, linears and embeddings whose weight is a parameter of the
+/// model. Embeddings are matrices whose rows are read by aten::embedding, or by sums that add a slice of them, as for position
+/// embeddings.
 /// The first batch finds the layers, and all batches contribute to the ranges of activations. Inputs of linears get the
 /// affine uint8 scheme. Inputs of convolutions are uint8 with zero point 0 if they are never negative, otherwise symmetric
 /// int8, because convolutions with a zero point are slower.

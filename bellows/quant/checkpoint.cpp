@@ -109,7 +109,10 @@ void check_layer(const QuantizedLayer& layer, const QuantizationConfig& config) 
     TORCH_CHECK_VALUE(false, "quantized checkpoint: the format ", name_of(config.format), " cannot store the layer \"",
                       layer.name, "\": ", why, ".");
   };
+  if (layer.kind == LayerKind::embedding)
+    refuse("it is an embedding. Quantize with `quantize_embeddings` set to false");
   if (layer.kind != LayerKind::linear) refuse("it is a convolution");
+  if (layer.reads_rows) refuse("it shares its weight with an embedding. Add it to `skip`");
   if (layer.bias.defined() || layer.divisors.defined()) refuse("its bias was corrected, or its input is divided");
   if (!(layer.weight.scheme == config.weights))
     refuse("its weight has the scheme " + layer.weight.scheme.to_text() + ", but the configuration has " +

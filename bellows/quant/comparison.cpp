@@ -26,10 +26,13 @@ class Comparison : public tap::OpTap {
     const MutexLock lock(mutex_);
     const std::span<c10::IValue> arguments = op.arguments(stack);
     const auto call = layer_call(op, arguments);
+    if (!call) {
+      if (const auto rows = rows_call(op, arguments)) return compare_rows(*rows, op, stack);
+    }
     const TensorNames::Entry* const weight = call ? parameters_.find(*call->weight) : nullptr;
     const bool whole = weight && is_whole(weight->tensor, *call->weight, call->transposed);
     const auto found = whole ? errors_.find(layer_name(weight->name)) : errors_.end();
-    if (found != errors_.end()) {
+    if (found != errors_.end() && found->second.layer->kind != LayerKind::embedding) {
       Errors& errors = found->second;
       const at::Tensor quantized = errors.layer->run(*call->input, call->bias, call->convolution);
       op.next(stack);
@@ -81,6 +84,16 @@ class Comparison : public tap::OpTap {
                                                       .value_scale = (*value)->result_scale},
                                                      call.scale);
     add(attentions_[(*query)->name], op.results(stack)[0].toTensor(), quantized);
+  }
+
+  void compare_rows(const RowsCall& call, const tap::OpCall& op, tap::Stack& stack) BELLOWS_REQUIRES(mutex_) {
+    const TensorNames::Entry* const weight = parameters_.find(*call.weight);
+    const bool whole = weight && is_whole(weight->tensor, *call.weight, /*transposed=*/false);
+    const auto found = whole ? errors_.find(layer_name(weight->name)) : errors_.end();
+    const bool reads = found != errors_.end() && found->second.layer->reads_rows;
+    const at::Tensor quantized = reads ? found->second.layer->read_rows(call) : at::Tensor();
+    op.next(stack);
+    if (reads) add(found->second, stack.back().toTensor(), quantized);
   }
 
   /// A layer with a folded norm. The original result is that of the norm.

@@ -24,7 +24,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view metadata_key = "bellows.quantization";
-constexpr int first_version = 1, version_with_attention = 2;
+constexpr int first_version = 1, version_with_attention = 2, version_with_embeddings = 3;
 constexpr int64_t largest_size = int64_t{1} << 40;
 
 Json json_of(const QuantizedLayer& layer) {
@@ -42,7 +42,8 @@ Json json_of(const QuantizedLayer& layer) {
           {"axis", scheme.axis},
           {"group_size", scheme.group_size},
           {"input_is_signed", layer.input_is_signed},
-          {"quantizes_sums", layer.quantizes_sums}};
+          {"quantizes_sums", layer.quantizes_sums},
+          {"reads_rows", layer.reads_rows}};
 }
 
 /// Integers of fewer than 8 bits as packed rows.
@@ -120,10 +121,15 @@ void check_numbers(const QuantizedLayer& layer) {
   }
   const Scheme& scheme = layer.weight.scheme;
   const bool integers = scheme.is_int8_per_output();
-  const bool linear = layer.kind == LayerKind::linear && layer.weight.values.dim() == 2;
-  const bool fits = layer.method == Method::weight_only    ? linear || layer.kind == LayerKind::convolution
-                    : layer.method == Method::static_range ? integers && (linear || layer.weight.values.dim() > 2)
-                                                           : integers && linear;
+  const bool matrix = layer.weight.values.dim() == 2, linear = layer.kind == LayerKind::linear && matrix;
+  const bool embedding = layer.kind == LayerKind::embedding && matrix;
+  const bool rows = !layer.reads_rows || (matrix && layer.kind != LayerKind::convolution && has_row_scales(scheme) &&
+                                          !layer.divisors.defined() && !layer.input_order.defined());
+  const bool fits = !rows                                 ? false
+                    : layer.method == Method::weight_only ? linear || embedding || layer.kind == LayerKind::convolution
+                    : layer.method == Method::static_range
+                        ? integers && (linear || (layer.kind == LayerKind::convolution && !matrix))
+                        : integers && linear;
   TORCH_CHECK_VALUE(fits, "the layer \"", layer.name, "\" (", name_of(layer.kind), ", ", name_of(layer.method),
                     ") cannot have a weight of shape ", layer.weight.values.sizes(), " in ", scheme.to_text());
 }
@@ -140,6 +146,7 @@ QuantizedLayer layer_of(const Json& json, FileTensors& tensors) {
   layer.kind = layer_kind(json.at("kind").get<std::string>());
   layer.quantizes_sums = json.value("quantizes_sums", false) && layer.method == Method::static_range &&
                          layer.kind == LayerKind::convolution;
+  layer.reads_rows = json.value("reads_rows", false) || layer.kind == LayerKind::embedding;
   const Scheme scheme = scheme_of(json);
   const std::vector<int64_t> shape = shape_of(json), parameters = parameter_shape(shape, scheme);
   const auto dtype = scheme.is_signed ? at::kChar : at::kByte;
@@ -160,12 +167,12 @@ QuantizedLayer layer_of(const Json& json, FileTensors& tensors) {
   if (layer.method != Method::weight_only)
     layer.input = {.scale = tensors.take(prefix + "input_scale", at::kFloat, {}),
                    .zero_point = tensors.take(prefix + "input_zero_point", at::kInt, {})};
-  if (const at::Tensor scale = tensors.take_or_none(prefix + "result_scale"); scale.defined()) {
-    TORCH_CHECK_VALUE(scale.scalar_type() == at::kFloat && scale.dim() == 0 && layer.kind == LayerKind::linear &&
+  if (const at::Tensor result = tensors.take_or_none(prefix + "result_scale"); result.defined()) {
+    TORCH_CHECK_VALUE(result.scalar_type() == at::kFloat && result.dim() == 0 && layer.kind == LayerKind::linear &&
                           layer.method == Method::static_range,
                       "only static linears have one scale of their result, in float32; that of \"", layer.name,
-                      "\" is ", c10::toString(scale.scalar_type()), " ", scale.sizes());
-    layer.result_scale = scale;
+                      "\" is ", c10::toString(result.scalar_type()), " ", result.sizes());
+    layer.result_scale = result;
   }
   layer.bias = tensors.take_or_none(prefix + "bias_replacement");
   layer.divisors = tensors.take_or_none(prefix + "input_divisors");
@@ -192,8 +199,8 @@ std::vector<QuantizedLayer> layers_in(const std::string& text, FileTensors& tens
   try {
     const Json json = Json::parse(text);
     const int version = json.at("version").get<int>();
-    TORCH_CHECK_VALUE(version >= first_version && version <= version_with_attention, "it has version ", version,
-                      ", expected ", first_version, " to ", version_with_attention,
+    TORCH_CHECK_VALUE(version >= first_version && version <= version_with_embeddings, "it has version ", version,
+                      ", expected ", first_version, " to ", version_with_embeddings,
                       ". Load it with the version of this library that wrote it, or a later one");
     for (const Json& one : json.at("layers")) layers.push_back(layer_of(one, tensors));
   } catch (const Json::exception& error) {
@@ -226,7 +233,8 @@ void save_quantized(const std::string& path, const Quantized& quantized) {
     add(prefix + "input_zero_point", layer.input.zero_point);
     add(prefix + "bias_replacement", layer.bias);
     add(prefix + "result_scale", layer.result_scale);
-    if (layer.result_scale.defined()) version = version_with_attention;
+    if (layer.result_scale.defined()) version = std::max(version, version_with_attention);
+    if (layer.reads_rows) version = version_with_embeddings;
     add(prefix + "input_divisors", layer.divisors);
     add(prefix + "input_order", layer.input_order);
   }

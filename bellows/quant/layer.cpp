@@ -99,14 +99,23 @@ Method method_of(const std::string& name) {
 }
 
 const char* name_of(LayerKind kind) {
-  return kind == LayerKind::linear ? "linear" : "convolution";
+  switch (kind) {
+    case LayerKind::linear:
+      return "linear";
+    case LayerKind::convolution:
+      return "convolution";
+    case LayerKind::embedding:
+      break;
+  }
+  return "embedding";
 }
 
 LayerKind layer_kind(const std::string& name) {
-  for (const LayerKind kind : {LayerKind::linear, LayerKind::convolution}) {
+  for (const LayerKind kind : {LayerKind::linear, LayerKind::convolution, LayerKind::embedding}) {
     if (name == name_of(kind)) return kind;
   }
-  TORCH_CHECK_VALUE(false, "quantization: there is no kind of layer \"", name, "\". Expected linear or convolution.");
+  TORCH_CHECK_VALUE(false, "quantization: there is no kind of layer \"", name,
+                    "\". Expected linear, convolution or embedding.");
 }
 
 at::Tensor QuantizedLayer::run(const at::Tensor& given, const at::Tensor& call_bias,
@@ -126,12 +135,19 @@ at::Tensor QuantizedLayer::run(const at::Tensor& given, const at::Tensor& call_b
   return cast_to(result, x.scalar_type());
 }
 
+at::Tensor QuantizedLayer::read_rows(const RowsCall& call) const {
+  const at::ScalarType dtype = call.weight->scalar_type();
+  return rows.values.defined() ? rows.read(call, dtype) : embedding_rows(weight).read(call, dtype);
+}
+
 QuantizedInput QuantizedLayer::quantized_input(const at::Tensor& x) const {
   const at::Tensor step = divisors.defined() ? input.scale * divisors : input.scale;
   return {quantize_activations(x, step, input.zero_point, input_is_signed), input.scale, input.zero_point};
 }
 
 void QuantizedLayer::pack() {
+  if (reads_rows && !rows.values.defined() && weight.values.numel() > 0) rows = embedding_rows(weight);
+  if (kind == LayerKind::embedding && rows.halves) weight.values = at::empty({0}, weight.values.options());
   const Granularity granularity = weight.scheme.granularity;
   if (method != Method::weight_only || kind != LayerKind::linear || packed.data.defined() ||
       granularity == Granularity::tensor)
@@ -141,15 +157,19 @@ void QuantizedLayer::pack() {
 }
 
 at::Tensor QuantizedLayer::integers() const {
-  return packed.data.defined() ? unpack_weight(packed) : weight.values;
+  if (packed.data.defined()) return unpack_weight(packed);
+  return kind == LayerKind::embedding && rows.halves ? rows.integers() : weight.values;
 }
 
 std::vector<int64_t> QuantizedLayer::sizes() const {
-  return packed.data.defined() ? std::vector<int64_t>{packed.outputs, packed.inputs} : weight.values.sizes().vec();
+  if (packed.data.defined()) return {packed.outputs, packed.inputs};
+  if (kind == LayerKind::embedding && rows.halves) return {rows.values.size(0), rows.columns()};
+  return weight.values.sizes().vec();
 }
 
 int64_t QuantizedLayer::bytes() const {
-  if (packed.data.defined()) return static_cast<int64_t>(packed.data.nbytes());
+  if (kind == LayerKind::embedding && rows.values.defined()) return rows.bytes();
+  if (packed.data.defined()) return static_cast<int64_t>(packed.data.nbytes()) + (reads_rows ? rows.bytes() : 0);
   const Parameters& parameters = weight.parameters;
   return static_cast<int64_t>(weight.values.nbytes() + parameters.scale.nbytes() +
                               (weight.scheme.has_zero_points() ? parameters.zero_point.nbytes() : 0));

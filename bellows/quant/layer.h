@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bellows/quant/affine.h"
+#include "bellows/quant/embedding.h"
 #include "bellows/quant/operators.h"
 #include "bellows/quant/scheme.h"
 #include "bellows/tap/op_ref.h"
@@ -27,9 +28,9 @@ const char* name_of(Method method);
 /// Throws: c10::ValueError if there is no such method
 Method method_of(const std::string& name);
 
-enum class LayerKind { linear, convolution };
+enum class LayerKind { linear, convolution, embedding };
 
-/// Returns "linear" or "convolution".
+/// Returns "linear", "convolution" or "embedding".
 const char* name_of(LayerKind kind);
 /// Throws: c10::ValueError if there is no such kind
 LayerKind layer_kind(const std::string& name);
@@ -55,14 +56,22 @@ struct QuantizedLayer {
   /// fp32 [], of the signed integers that represent the layer's result in attention (Options::quantize_attention). Undefined:
   /// attention that reads the result computes in floating point. Only for linears with the method static_range.
   at::Tensor result_scale{};
+  /// Whether operators also read rows of a linear's weight, as of an embedding that shares its weight with the last linear.
+  /// For embeddings, it is true.
+  bool reads_rows = false;
+  EmbeddingRows
+      rows{};  ///< after pack(), if `reads_rows`. Shares the integers with `weight` if they have one byte each
 
   /// Returns the result of the layer, in the dtype of the input.
   /// Params: bias – of the call; may be undefined
   at::Tensor run(const at::Tensor& x, const at::Tensor& bias, const ConvolutionArguments& arguments) const;
+  /// Returns rows of the weight, in the dtype of the call's weight. Only with `reads_rows`.
+  at::Tensor read_rows(const RowsCall& call) const;
   /// Returns the input as integers. Only for the method static_range.
   QuantizedInput quantized_input(const at::Tensor& x) const;
-  /// Packs the weight of a weight-only linear for the kernel, so that the layer needs `bits` bits for a weight of 4 or 8
-  /// bits. Other layers do not change.
+  /// Arranges the weights of weight-only linears and of embeddings as they are read, so that the layer needs `bits` bits for
+  /// a weight of 4 or 8 bits. A weight-only linear that is also an embedding has its weight in both arrangements. Other
+  /// layers do not change.
   void pack();
   /// Returns the integers in the shape of the original weight.
   at::Tensor integers() const;

@@ -12,8 +12,8 @@
 
 #include <limits>
 
-#include "bellows/quant/histogram.h"
-#include "bellows/quant/histogram_range.h"
+#include "bellows/quant/histogram/histogram.h"
+#include "bellows/quant/histogram/histogram_range.h"
 #include "bellows/quant/rows.h"
 
 namespace bellows::quant {

@@ -69,17 +69,21 @@ std::vector<std::string> names_of(const std::vector<CalibratedLayer>& layers) {
 /// Why a layer stays in floating point although the user wants to quantize it, or empty.
 std::string obstacle(const CalibratedLayer& layer, const Options& options) {
   if (!layer.kept.empty()) return layer.kept;
-  if (!options.trained.empty() && !options.trained.contains(layer.name)) return "it was not trained with quantization";
+  const bool embedding = layer.kind == LayerKind::embedding;
+  if (!embedding && !options.trained.empty() && !options.trained.contains(layer.name))
+    return "it was not trained with quantization";
   if (layer.weight.scalar_type() == at::kDouble) return "the weight is float64";
-  if (options.method == Method::dynamic && layer.kind != LayerKind::linear)
-    return "dynamic quantization supports only linears";
+  if (options.method == Method::dynamic && layer.kind == LayerKind::convolution)
+    return "dynamic quantization supports only linears and embeddings";
   const Scheme& scheme = options.weights;
+  if (layer.reads_rows && !embedding && !has_row_scales(scheme))
+    return "it shares its weight with an embedding, which needs scales for rows";
   if (scheme.granularity != Granularity::group) return "";
-  if (layer.kind != LayerKind::linear) return "groups are supported only for linears";
+  if (layer.kind == LayerKind::convolution) return "groups are supported only for linears and embeddings";
   const int64_t inputs = layer.weight.size(-1);
-  return inputs % scheme.group_size == 0
-             ? ""
-             : c10::str("groups of ", scheme.group_size, " do not divide its ", inputs, " inputs");
+  return inputs % scheme.group_size == 0 ? ""
+                                         : c10::str("groups of ", scheme.group_size, " do not divide its ", inputs,
+                                                    embedding ? " columns" : " inputs");
 }
 
 /// Throws: c10::ValueError with `strict`, if there is an obstacle
@@ -123,7 +127,8 @@ QuantizedLayer trained_layer(const CalibratedLayer& layer, const TrainedLayer& t
                       .kind = layer.kind,
                       .weight = quantize(weight, weight_parameters(trained, weight), options.weights),
                       .input = input.parameters,
-                      .input_is_signed = input.is_signed};
+                      .input_is_signed = input.is_signed,
+                      .reads_rows = layer.reads_rows};
   weight_sqnr = sqnr(weight, made.weight.dequantize());
   if (!options.fold_norms || !layer.norm || layer.kind != LayerKind::convolution) return made;
   const auto [factor, bias] = norm_of(layer);
@@ -164,19 +169,33 @@ Parameters smoothed_input(const InputStatistics& inputs, const at::Tensor& divis
 void quantize_linear(QuantizedLayer& made, at::Tensor weight, const CalibratedLayer& layer,
                      const InputStatistics* inputs, const Options& options) {
   std::optional<InputStatistics> divided;
-  if (options.smooth > 0) {
+  // The methods choose a weight for the linear's inputs. Rows that are read must be close to the original ones.
+  const bool only_linear = !layer.reads_rows;
+  if (options.smooth > 0 && only_linear) {
     made.divisors = smooth_quant_scales(weight, *inputs, options.smooth);
     if (options.method == Method::static_range) made.input = smoothed_input(*inputs, made.divisors);
     weight = weight * made.divisors;
     divided = inputs->divided_by(made.divisors);
     inputs = &*divided;
   }
-  made.weight = rounded(weight, inputs, options, made.divisors);
+  made.weight = only_linear ? rounded(weight, inputs, options, made.divisors) : quantize(weight, options.weights);
   if (!options.correct_bias || !layer.has_one_bias) return;
   const at::Tensor now = made.divisors.defined() && options.smooth == 0 ? made.weight.dequantize() / made.divisors
                                                                         : made.weight.dequantize();
   const at::Tensor correction = bias_correction(weight, now, *inputs);
   made.bias = layer.bias.defined() ? layer.bias.to(at::kFloat) + correction : correction;
+}
+
+QuantizedLayer quantized_embedding(const CalibratedLayer& layer, const Options& options, double& weight_sqnr) {
+  const at::Tensor weight = layer.weight.detach().to(at::kFloat);
+  QuantizedLayer made{.name = layer.name,
+                      .parameter = layer.parameter,
+                      .kind = layer.kind,
+                      .method = Method::weight_only,
+                      .weight = quantize(weight, embedding_scheme(options.weights)),
+                      .reads_rows = true};
+  weight_sqnr = sqnr(weight, made.weight.dequantize());
+  return made;
 }
 
 QuantizedLayer quantized(const CalibratedLayer& layer, const InputStatistics* inputs, const Options& options,
@@ -188,7 +207,8 @@ QuantizedLayer quantized(const CalibratedLayer& layer, const InputStatistics* in
                       .input = layer.input,
                       .input_is_signed = layer.input_is_signed,
                       .quantizes_sums = options.quantize_sums && options.method == Method::static_range &&
-                                        layer.kind == LayerKind::convolution};
+                                        layer.kind == LayerKind::convolution,
+                      .reads_rows = layer.reads_rows};
   at::Tensor weight = layer.weight.detach();
   if (options.method == Method::dynamic) made.input = {.scale = at::ones({}), .zero_point = at::zeros({}, at::kInt)};
   if (options.method == Method::weight_only) made.input = {};
@@ -261,8 +281,8 @@ void check_result(const Report& report) {
   std::string reasons;
   for (const LayerReport& layer : report.layers) reasons += "\n  " + layer.name + ": " + layer.kept;
   TORCH_CHECK_VALUE(report.quantized() > 0, "quantization: no layer of the model can be quantized.",
-                    report.layers.empty() ? " It has no convolutions or linears whose weight is a floating-point "
-                                            "parameter, or it is quantized already."
+                    report.layers.empty() ? " It has no convolutions, linears or embeddings whose weight is a "
+                                            "floating-point parameter, or it is quantized already."
                                           : reasons);
 }
 
@@ -302,7 +322,8 @@ Quantized quantize(const Model& model, const Options& options, std::span<const s
   std::unordered_map<std::string, InputStatistics> statistics;
   CalibrationOptions how{.observer = options.activations,
                          .observes = observes,
-                         .observes_attention = observes && options.quantize_attention};
+                         .observes_attention = observes && options.quantize_attention,
+                         .finds_embeddings = options.quantize_embeddings};
   if (learns) {
     how.sees_input = [&](const std::string& layer, LayerKind kind, const at::Tensor& x) {
       if (kind == LayerKind::linear) statistics.try_emplace(layer, x.size(-1)).first->second.add(x);
@@ -321,9 +342,12 @@ Quantized quantize(const Model& model, const Options& options, std::span<const s
     const auto inputs = statistics.find(layer.name);
     if (one.kept.empty()) {
       const InputStatistics* const own = inputs == statistics.end() ? nullptr : &inputs->second;
-      layers.push_back(options.trained.empty()
-                           ? quantized(layer, own, options, one.weight_sqnr)
-                           : trained_layer(layer, options.trained.at(layer.name), options, one.weight_sqnr));
+      if (layer.kind == LayerKind::embedding)
+        layers.push_back(quantized_embedding(layer, options, one.weight_sqnr));
+      else if (options.trained.empty())
+        layers.push_back(quantized(layer, own, options, one.weight_sqnr));
+      else
+        layers.push_back(trained_layer(layer, options.trained.at(layer.name), options, one.weight_sqnr));
     }
     report.layers.push_back(std::move(one));
   }

@@ -40,7 +40,8 @@ Rounding rounding_of(const std::string& name);
 struct Options {
   Method method = Method::static_range;
   /// Of the weights. Methods static_range and dynamic need int8 with one scale per output channel. Method weight_only also
-  /// supports 2 to 8 bits and groups. In memory, 4-bit linears need 4 bits per weight, and all other layers 8.
+  /// supports 2 to 8 bits and groups. In memory, 4-bit linears and embeddings need 4 bits per weight, and all other layers
+  /// 8.
   Scheme weights = weight_scheme();
   /// How the ranges of activations are chosen, with method static_range.
   ObserverOptions activations{};
@@ -60,6 +61,11 @@ struct Options {
   /// between both matmuls (quantized_attention() in operators.h). Attention with a mask, causal order or dropout stays in
   /// floating point. For the method static_range; not with `trained`.
   bool quantize_attention = true;
+  /// Stores the weights of embeddings as integers, with the scheme of `weights`, always rounded to the nearest integer.
+  /// If a linear shares its weight with an embedding, both read the same integers. Activations are not concerned, so all
+  /// methods treat embeddings alike, also with `trained`. If false, embeddings and weights that they share with other layers
+  /// stay in floating point, and the report does not list embeddings.
+  bool quantize_embeddings = true;
   /// Names of layers that stay in floating point. "*" matches any text, such as "encoder.*". A name that no layer
   /// has is an error.
   std::vector<std::string> skip{};
@@ -87,6 +93,9 @@ struct Quantized {
 
 /// Returns a model that computes with integer weights, and a report. The model shares all other parameters with the original
 /// one. It is for inference: it runs without gradients, and train() throws an exception.
+///
+/// Embeddings are matrices whose rows are read by aten::embedding, or matrices of which slices along dim 0 are added to
+/// something, as position embeddings. Rows are dequantized when they are read.
 ///
 /// The model runs on its own, but only compiled functions are fast: there, convolutions and linears run on oneDNN's int8
 /// primitives.

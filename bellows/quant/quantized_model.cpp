@@ -43,6 +43,7 @@ class LayerPlaces {
                         layer.name, "\" has the shape ", at::IntArrayRef(layer.sizes()),
                         ", but the model's weight has ", weight.sizes(), ".");
       weights_[storage_of(weight)] = {&layer, weight};
+      reads_rows_ = reads_rows_ || layer.reads_rows;
       quantizes_sums_ = quantizes_sums_ || layer.quantizes_sums;
       quantizes_attention_ = quantizes_attention_ || layer.result_scale.defined();
       if (!layer.norm.empty()) norms_[&layer] = storage_of(named(layer.norm + ".running_mean", "buffer"));
@@ -52,8 +53,20 @@ class LayerPlaces {
   /// Returns the layer whose whole weight the operator reads, or null.
   const QuantizedLayer* find(const LayerCall& call) const {
     const auto found = weights_.find(storage_of(*call.weight));
-    if (found == weights_.end() || call.obstacle) return nullptr;
+    if (found == weights_.end() || call.obstacle || found->second.layer->kind == LayerKind::embedding) return nullptr;
     return is_whole(found->second.weight, *call.weight, call.transposed) ? found->second.layer : nullptr;
+  }
+  /// Returns the layer whose whole weight the operator reads rows of, or null.
+  const QuantizedLayer* find(const RowsCall& call) const {
+    const auto found = reads_rows_ ? weights_.find(storage_of(*call.weight)) : weights_.end();
+    if (found == weights_.end() || !found->second.layer->reads_rows) return nullptr;
+    return is_whole(found->second.weight, *call.weight, /*transposed=*/false) ? found->second.layer : nullptr;
+  }
+  bool reads_rows() const { return reads_rows_; }
+  /// Whether the tensor is the weight of a layer, perhaps under another name.
+  bool is_weight(const at::Tensor& tensor) const {
+    const auto found = weights_.find(storage_of(tensor));
+    return found != weights_.end() && is_whole(found->second.weight, tensor, /*transposed=*/false);
   }
   /// Whether the layer contains the norm with this running mean.
   bool contains_norm(const QuantizedLayer* layer, const at::Tensor& running_mean) const {
@@ -78,7 +91,7 @@ class LayerPlaces {
     at::Tensor weight;
   };
   Layers layers_;
-  bool quantizes_sums_ = false, quantizes_attention_ = false;
+  bool reads_rows_ = false, quantizes_sums_ = false, quantizes_attention_ = false;
   at::Tensor no_statistics_ = at::empty({0});
   std::unordered_map<const c10::StorageImpl*, Place> weights_;
   std::unordered_map<const QuantizedLayer*, const c10::StorageImpl*> norms_;  ///< by layer: memory of a running mean
@@ -170,6 +183,11 @@ class Execution : public tap::OpTap, public std::enable_shared_from_this<Executi
       if (layer->result_scale.defined()) note_result(*layer, result);
       if (!layer->norm.empty()) note(*layer, result);
       return put(stack, arguments.size(), {result});
+    }
+    if (places_.reads_rows()) {
+      const auto rows = rows_call(op, arguments);
+      if (const QuantizedLayer* const layer = rows ? places_.find(*rows) : nullptr)
+        return put(stack, arguments.size(), {layer->read_rows(*rows)});
     }
     if (places_.quantizes_sums() && is_sum(op)) return sum(op, stack);
     if (is_batch_norm_in_evaluation(op, arguments)) {
@@ -322,7 +340,7 @@ NamedTensors QuantizedModel::named_parameters() const {
   std::unordered_set<std::string> quantized;
   for (const QuantizedLayer& layer : *layers_) quantized.insert(layer.parameter);
   NamedTensors left = inner().named_parameters();
-  std::erase_if(left, [&](const auto& one) { return quantized.contains(one.first); });
+  std::erase_if(left, [&](const auto& one) { return quantized.contains(one.first) || places_->is_weight(one.second); });
   return left;
 }
 
@@ -333,9 +351,14 @@ NamedTensors QuantizedModel::named_buffers() const {
   };
   for (const QuantizedLayer& layer : *layers_) {
     const std::string prefix = tensor_prefix(layer.parameter);
+    if (layer.rows.values.defined()) {
+      add(layer.parameter + "_rows", layer.rows.values);
+      add(layer.parameter + "_row_scales", layer.rows.scales);
+      add(layer.parameter + "_row_zero_points", layer.rows.zero_points);
+    }
     if (layer.packed.data.defined()) {
       add(layer.parameter + "_packed", layer.packed.data);
-    } else {
+    } else if (layer.kind != LayerKind::embedding) {
       add(layer.parameter, layer.weight.values);
       add(layer.parameter + "_scale", layer.weight.parameters.scale);
       if (layer.weight.scheme.has_zero_points())
@@ -370,7 +393,15 @@ void QuantizedModel::to(c10::ScalarType dtype) {
 void load_unquantized(const Model& model, const NamedTensors& tensors, const std::vector<QuantizedLayer>& layers,
                       const std::string& where) {
   LoadReport report = load_state_dict(model, tensors, /*strict=*/false);
-  for (const QuantizedLayer& layer : layers) std::erase(report.missing, layer.parameter);
+  const TensorNames weights(model.named_parameters());
+  std::unordered_set<std::string> quantized;
+  for (const QuantizedLayer& layer : layers) quantized.insert(layer.parameter);
+  for (const auto& [name, tensor] : model.named_parameters()) {
+    const TensorNames::Entry* const weight = weights.find(tensor);  // has another name if two parameters are one tensor
+    if (weight && quantized.contains(weight->name) && is_whole(weight->tensor, tensor, /*transposed=*/false))
+      std::erase(report.missing, name);
+  }
+  for (const std::string& name : quantized) std::erase(report.missing, name);
   TORCH_CHECK_VALUE(report.complete(), where, " does not match the model.\n", report.to_string());
 }
 

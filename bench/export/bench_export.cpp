@@ -1,12 +1,14 @@
-// Writes ONNX files of all registered models, and inputs and outputs of eager calls with several sizes. check_onnx.py then
-// compares them with ONNX Runtime and OpenVINO:
-//   bench_export DIR [fp32|bf16|fp16|int8] [MODEL…]
+// Writes ONNX, TorchScript or .pt2 files of all registered models, and inputs and outputs of eager calls with several sizes.
+// check_onnx.py then compares them with ONNX Runtime and OpenVINO, and check_pytorch.py with PyTorch in Python:
+//   bench_export DIR [onnx|pytorch] [fp32|bf16|fp16|int8] [MODEL…]
 //   .deps/peers/bin/python bench/export/check_onnx.py DIR
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 
 #include "bellows/core/error.h"
@@ -103,7 +105,36 @@ void randomize(const Model& model) {
   }
 }
 
-void run(const std::string& folder, const std::string& kind, const models::ModelEntry& entry) {
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void write_onnx(const std::string& stem, const Model& model, const std::vector<at::Tensor>& inputs, const Plan& plan) {
+  const auto start = std::chrono::steady_clock::now();
+  const OnnxReport report =
+      export_onnx(model, inputs, stem + ".onnx", {.dynamic_axes = plan.axes, .sizes = plan.recorded});
+  std::cout << stem << ": " << seconds_since(start) << " s\n" << report.to_text() << std::flush;
+}
+
+void write_pytorch(const std::string& stem, const Model& model, const std::vector<at::Tensor>& inputs,
+                   const Plan& plan) {
+  const PytorchOptions options{.dynamic_axes = plan.axes, .sizes = plan.recorded};
+  auto start = std::chrono::steady_clock::now();
+  const PytorchReport script = export_torchscript(model, inputs, stem + ".torchscript", options);
+  std::cout << stem << ": " << seconds_since(start) << " s\n" << script.to_text() << std::flush;
+  start = std::chrono::steady_clock::now();
+  const PytorchReport pt2 = export_pt2(model, inputs, stem + ".pt2", options);
+  std::cout << stem << ": " << seconds_since(start) << " s\n" << pt2.to_text() << std::flush;
+  std::ofstream signature(stem + ".signature"), names(stem + ".names");
+  for (const ProgramTensor& one : script.inputs) signature << one.name << " ";
+  signature << "\n";
+  for (const ProgramTensor& one : script.outputs) signature << one.name << " ";
+  signature << "\n";
+  for (const auto& [name, tensor] : model.state_dict()) names << name << "\n";
+}
+
+void run(const std::string& folder, const std::string& format, const std::string& kind,
+         const models::ModelEntry& entry) {
   at::manual_seed(1);
   Model model = entry.make(10, entry.input_shape[0] > 0 ? entry.input_shape[0] : 3);
   randomize(model);
@@ -116,11 +147,11 @@ void run(const std::string& folder, const std::string& kind, const models::Model
     model = quant::quantize(model, {.method = quant::Method::static_range}, batches).model;
   }
   const std::string stem = folder + "/" + entry.name + "." + kind;
-  OnnxOptions options{.dynamic_axes = plan.axes, .sizes = plan.recorded};
-  const auto start = std::chrono::steady_clock::now();
-  const OnnxReport report = export_onnx(model, converted(plan.compared[1], dtype), stem + ".onnx", options);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  std::cout << entry.name << " " << kind << ": " << seconds << " s\n" << report.to_text() << std::flush;
+  const std::vector<at::Tensor> inputs = converted(plan.compared[1], dtype);
+  if (format == "onnx")
+    write_onnx(stem, model, inputs, plan);
+  else
+    write_pytorch(stem, model, inputs, plan);
   for (size_t i = 0; i < plan.compared.size(); ++i)
     write_case(stem + "." + std::to_string(i), model, converted(plan.compared[i], dtype));
 }
@@ -128,18 +159,27 @@ void run(const std::string& folder, const std::string& kind, const models::Model
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
-    std::cerr << "usage: bench_export DIR [fp32|bf16|fp16|int8] [MODEL…]\n";
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.empty()) {
+    std::cerr << "usage: bench_export DIR [onnx|pytorch] [fp32|bf16|fp16|int8] [MODEL…]\n";
     return 2;
   }
-  std::filesystem::create_directories(argv[1]);
-  const std::string kind = argc > 2 ? argv[2] : "fp32";
-  std::vector<std::string> names(argv + std::min(argc, 3), argv + argc);
-  if (names.empty()) names = models::registry().names();
+  const auto next = [&](const std::vector<std::string>& allowed) {
+    if (arguments.empty() || std::find(allowed.begin(), allowed.end(), arguments[0]) == allowed.end())
+      return allowed[0];
+    const std::string found = arguments[0];
+    arguments.erase(arguments.begin());
+    return found;
+  };
+  const std::string folder = arguments[0];
+  arguments.erase(arguments.begin());
+  std::filesystem::create_directories(folder);
+  const std::string format = next({"onnx", "pytorch"}), kind = next({"fp32", "bf16", "fp16", "int8"});
+  if (arguments.empty()) arguments = models::registry().names();
   int failures = 0;
-  for (const std::string& name : names) {
+  for (const std::string& name : arguments) {
     try {
-      run(argv[1], kind, models::registry().at(name));
+      run(folder, format, kind, models::registry().at(name));
     } catch (const std::exception& error) {
       std::cout << name << " " << kind << " FAILED: " << user_message(error) << "\n";
       ++failures;

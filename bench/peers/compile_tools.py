@@ -13,6 +13,7 @@ import time
 import torch
 import torch.nn.functional as F
 import torchvision
+from torch._inductor import cpu_vec_isa
 from transformers import BertConfig, BertForSequenceClassification
 
 from formula_weights import labels, set_formula_weights, uniform
@@ -161,6 +162,7 @@ def main():
     def package(task, path):
         net, x = made(task)
         start = time.perf_counter()
+        cpu_vec_isa.pick_vec_isa()  # the check of the vector instructions fails with the setting below, and code would be scalar
         torch._inductor.config.freezing = True
         torch._inductor.config.aot_inductor.link_libtorch = False  # the loading process has libtorch, but possibly no CUDA libraries
         with torch.no_grad(), autocast(task):

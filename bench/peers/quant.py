@@ -1,6 +1,6 @@
 """Quantized forward passes in Python: the peer of bench/quant/bench_quant.cpp. `prepare TASK TOOL` quantizes the model, and answers
 with the seconds until it is ready and with its results. Tools: openvino (NNCF, static int8), onnxruntime (static int8, QDQ),
-onnxruntime_dynamic and torch_dynamic (linears in int8, with ranges of each call)."""
+onnxruntime_dynamic, torch_dynamic and torchao_dynamic with torch.compile (linears in int8, with ranges of each call)."""
 
 import os
 import tempfile
@@ -59,7 +59,9 @@ def onnxruntime_int8(net, inputs, dynamic):
     options.intra_op_num_threads = THREADS
     with tempfile.TemporaryDirectory() as folder:
         ready, made = os.path.join(folder, "ready.onnx"), os.path.join(folder, "int8.onnx")
-        onnx.save(onnx.load(onnx_file(net, inputs[0], folder)), ready)  # weights and model in one file
+        model = onnx.load(onnx_file(net, inputs[0], folder))
+        del model.graph.value_info[:]  # quantize_dynamic transposes weights and would find other shapes
+        onnx.save(model, ready)  # weights and model in one file
         if dynamic:
             quantize_dynamic(ready, made, weight_type=QuantType.QInt8, per_channel=True)
         else:
@@ -79,6 +81,19 @@ def torch_dynamic(net, inputs):
     return run
 
 
+def torchao_dynamic(net, inputs):
+    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+
+    quantize_(net, Int8DynamicActivationInt8WeightConfig())
+    fast = torch.compile(net)
+
+    def run():
+        with torch.inference_mode():
+            return fast(inputs[0])
+
+    return run
+
+
 def main():
     own = compile_from_nothing("torch.onnx", "onnxscript", "nncf", "root")  # until the peer ends
     chosen = []
@@ -90,6 +105,8 @@ def main():
             run = openvino_int8(net, inputs)
         elif tool == "torch_dynamic":
             run = torch_dynamic(net, inputs)
+        elif tool == "torchao_dynamic":
+            run = torchao_dynamic(net, inputs)
         else:
             run = onnxruntime_int8(net, inputs, tool.endswith("dynamic"))
         first = run().flatten()

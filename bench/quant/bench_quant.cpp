@@ -8,56 +8,19 @@
 
 #include "bellows/compile.h"
 #include "bellows/core/error.h"
-#include "bellows/models/bert.h"
-#include "bellows/models/formula_weights.h"
-#include "bellows/models/resnet.h"
 #include "bellows/quant.h"
+#include "bench/quant/inference_tasks.h"
 #include "bench/support/bench.h"
 #include "bench/support/peer_process.h"
 
 namespace bellows::bench {
 namespace {
 
-constexpr int64_t classes = 10, calibration_size = 16;
 constexpr double most_seconds = 600, least_sqnr_db = 12;
-
-struct Task {
-  std::string name, about;
-  bool is_text = false;
-  int64_t length = 0;
-};
-
-const std::vector<Task> tasks{{"resnet18", "ResNet-18 forward, 1x224x224"},
-                              {"bert-128", "BERT-base forward, 1x128", true, 128},
-                              {"bert-14", "BERT-base forward, 1x14", true, 14}};
-
-Model model_of(const Task& task) {
-  models::BertOptions options = models::bert_base();
-  options.num_labels = classes;
-  options.hidden_dropout_prob = options.attention_probs_dropout_prob = 0;
-  options.mask_padding = false;
-  const Model model = task.is_text ? models::bert(options) : models::resnet18({.num_classes = classes});
-  models::set_formula_weights(model);
-  model.eval();
-  return model;
-}
-
-/// The calibration inputs, as in bench/peers/quant.py. The first one is the measured input.
-std::vector<std::vector<at::Tensor>> calibration_of(const Task& task) {
-  std::vector<std::vector<at::Tensor>> inputs;
-  for (int64_t i = 0; i < calibration_size; ++i) {
-    const std::string number = i == 0 ? "" : std::to_string(i);
-    if (task.is_text)
-      inputs.push_back({models::formula_labels("ids" + number, task.length, 30521).view({1, task.length}) + 1});
-    else
-      inputs.push_back({models::formula_uniform("input" + number, {1, 3, 224, 224}).to(torch::kFloat32)});
-  }
-  return inputs;
-}
 
 using Call = std::function<at::Tensor()>;
 
-Call compiled_call(const Model& model, const at::Tensor& x, int64_t replay_after = 0) {
+Call compiled_call(const Model& model, const at::Tensor& x, int replay_after = 0) {
   const auto forward = std::make_shared<Compiled<std::function<at::Tensor(const at::Tensor&)>>>(
       [model](const at::Tensor& input) {
         const c10::InferenceMode no_gradients;
@@ -75,7 +38,7 @@ at::Tensor as_tensor(const std::vector<double>& values) {
 /// One task and method, and all tools that compute it.
 class Contest {
  public:
-  Contest(const Task& task, quant::Method method, const Options& options)
+  Contest(const InferenceTask& task, quant::Method method, const Options& options)
       : task_(task), method_(method), options_(options), inputs_(calibration_of(task)), model_(model_of(task)) {
     const torch::NoGradGuard no_gradients;
     expected_ = model_.forward(inputs_[0][0]).flatten().to(torch::kDouble);
@@ -103,7 +66,7 @@ class Contest {
   std::vector<std::string> tools() const {
     if (options_.quick)
       return method_ == quant::Method::dynamic ? std::vector<std::string>{"torch_dynamic"} : std::vector<std::string>{};
-    if (method_ == quant::Method::dynamic) return {"torch_dynamic", "onnxruntime_dynamic"};
+    if (method_ == quant::Method::dynamic) return {"torch_dynamic", "onnxruntime_dynamic", "torchao_dynamic"};
     return {"openvino", "onnxruntime"};
   }
 
@@ -143,7 +106,7 @@ class Contest {
     }
   }
 
-  Task task_;
+  InferenceTask task_;
   quant::Method method_;
   const Options& options_;
   std::vector<std::vector<at::Tensor>> inputs_;
@@ -158,9 +121,9 @@ class Contest {
 int run(const Options& options) {
   Report report("quant", options);
   for (const quant::Method method : {quant::Method::static_range, quant::Method::dynamic}) {
-    for (const Task& task : tasks) {
+    for (const InferenceTask& task : inference_tasks()) {
       if (!options.extra.at("task").empty() && options.extra.at("task") != task.name) continue;
-      if (method == quant::Method::dynamic && !task.is_text) continue;
+      if (method == quant::Method::dynamic && !task.is_text()) continue;
       const std::string name = task.name + " " + quant::name_of(method);
       if (report.has_time_for(name)) report.add(Contest(task, method, options).run());
     }

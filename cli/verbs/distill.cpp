@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "bellows/checkpoint/folder.h"
-#include "bellows/comm/launch/launch_environment.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/io/tensors/safetensors.h"
@@ -43,15 +42,6 @@ bool exists(const std::string& path) {
 
 std::string alone_folder(const DistillArguments& arguments) {
   return arguments.out + "/alone";
-}
-
-/// Several ranks would write the same files.
-void check_alone() {
-  const comm::LaunchEnvironment place = comm::read_launch_environment();
-  if (place.world_size == 1) return;
-  throw UsageError(c10::str("distill: the command must run as a single process, but ", place.launcher,
-                            " started it as rank ", place.rank, " of ", place.world_size,
-                            ". On several ranks, use `bellows train` with the recipe key teacher."));
 }
 
 /// Whether there is a run to resume in --out.
@@ -282,7 +272,8 @@ class Distilling {
 }  // namespace
 
 int run_distill(const DistillArguments& arguments) {
-  check_alone();
+  // Several ranks would write the same files.
+  check_alone("distill", "", "On several ranks, use `bellows train` with the recipe key teacher.");
   check_output_file(arguments.json);
   check_folders(arguments);
   std::optional<Recipe> of_teacher;

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/stats.h"
+#include "bellows/runtime/backend.h"
 #include "bellows/system/machine.h"
 #include "bellows/tap/saved_tensor_tap.h"
 #include "cli/json_text.h"
@@ -195,6 +196,12 @@ std::string doctor_json(const Machine& machine, const std::vector<Finding>& find
   json["libtorch"] = {
       {"version", machine.libtorch}, {"path", machine.libtorch_path}, {"threads", machine.torch_threads}};
   for (const auto& [name, present] : features(machine)) json["features"][name] = present;
+  json["backends"] = nlohmann::ordered_json::array();
+  for (const runtime::InferenceBackend* one : runtime::backends()) {
+    const std::string missing = one->missing();
+    json["backends"].push_back(
+        {{"name", one->name()}, {"available", missing.empty()}, {"version", one->version()}, {"missing", missing}});
+  }
   json["findings"] = nlohmann::ordered_json::array();
   for (const Finding& finding : findings) {
     json["findings"].push_back({{"what", finding.what},
@@ -210,6 +217,18 @@ void print_lines(Terminal& terminal, const std::string& label, const std::string
   for (const std::string& line : wrap(text, 61)) {
     terminal.print(head + line + "\n");
     head = std::string(18, ' ');
+  }
+}
+
+/// One line for each inference back end. A missing one is no problem of the machine.
+void print_backends(Terminal& terminal) {
+  terminal.print("\nInference back ends:\n");
+  for (const runtime::InferenceBackend* one : runtime::backends()) {
+    const std::string missing = one->missing();
+    if (missing.empty())
+      print_lines(terminal, one->name(), "version " + one->version(), Colour::green);
+    else
+      print_lines(terminal, one->name(), "not available: " + missing);
   }
 }
 
@@ -232,6 +251,7 @@ void print_report(const Machine& machine, const std::vector<Finding>& findings) 
                 colours[static_cast<int>(finding.health)]);
     to_fix += finding.health >= Health::warning;
   }
+  print_backends(terminal);
   terminal.print(to_fix == 0 ? "\nNo problems found.\n"
                              : c10::str("\n", to_fix, to_fix == 1 ? " problem" : " problems", " to fix.\n"));
 }

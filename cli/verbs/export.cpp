@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,10 +9,13 @@
 #include "bellows/core/log.h"
 #include "bellows/export/onnx.h"
 #include "bellows/export/program.h"
+#include "bellows/export/pytorch.h"
 #include "bellows/models/registry.h"
+#include "bellows/runtime/onnx_checker.h"
 #include "bellows/train/inference/trained_model.h"
 #include "cli/interrupt.h"
 #include "cli/json_text.h"
+#include "cli/option_values.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cli/trained_options.h"
@@ -24,30 +26,13 @@ namespace {
 
 using nlohmann::ordered_json;
 
-int64_t whole(const std::string& text, const std::string& option) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty() || value < 0)
-    throw UsageError(option + ": expected a whole number, got \"" + text + "\".");
-  return value;
-}
-
-/// Splits "a=b" at the last equals sign.
-std::pair<std::string, std::string> split(const std::string& text, char at, const std::string& option,
-                                          const std::string& expected) {
-  const size_t position = text.rfind(at);
-  if (position == std::string::npos || position == 0 || position + 1 == text.size())
-    throw UsageError(option + ": expected " + expected + ", got \"" + text + "\".");
-  return {text.substr(0, position), text.substr(position + 1)};
-}
-
 /// "ids:1=tokens" names axis 1 of the input "ids"; "1=tokens" names axis 1 of all inputs that have one.
 DynamicAxes axes_of(const std::vector<std::string>& texts, const Model& model, const std::vector<at::Tensor>& inputs) {
   DynamicAxes axes;
   for (const std::string& text : texts) {
-    const auto [place, name] = split(text, '=', "--dynamic", "AXIS=NAME or INPUT:AXIS=NAME");
+    const auto [place, name] = named_value(text, "--dynamic", "AXIS=NAME or INPUT:AXIS=NAME");
     const size_t colon = place.rfind(':');
-    const int64_t axis = whole(colon == std::string::npos ? place : place.substr(colon + 1), "--dynamic");
+    const int64_t axis = integer_value(colon == std::string::npos ? place : place.substr(colon + 1), 0, "--dynamic");
     if (colon != std::string::npos) {
       axes[place.substr(0, colon)][axis] = name;
       continue;
@@ -69,10 +54,10 @@ DynamicAxes axes_of(const std::vector<std::string>& texts, const Model& model, c
 std::map<std::string, std::vector<int64_t>> sizes_of(const std::vector<std::string>& texts) {
   std::map<std::string, std::vector<int64_t>> result;
   for (const std::string& text : texts) {
-    auto [name, numbers] = split(text, '=', "--sizes", "NAME=A,B,C");
+    auto [name, numbers] = named_value(text, "--sizes", "NAME=A,B,C");
     for (size_t comma = 0; comma != std::string::npos; numbers.erase(0, comma + 1)) {
       comma = numbers.find(',');
-      result[name].push_back(whole(numbers.substr(0, comma), "--sizes"));
+      result[name].push_back(integer_value(numbers.substr(0, comma), 0, "--sizes"));
       if (comma == std::string::npos) break;
     }
   }
@@ -121,7 +106,11 @@ ordered_json report_json(const OnnxReport& report) {
           {"dynamic_axes", report.dynamic_axes},
           {"fixed_axes", std::move(fixed)},
           {"operators", report.operators},
-          {"initializers", report.initializers}};
+          {"initializers", report.initializers},
+          {"check",
+           {{"library", report.checked_by},
+            {"calls", report.checked_calls},
+            {"largest_difference", report.largest_difference}}}};
 }
 
 ordered_json tensors_json(const std::vector<ProgramTensor>& tensors) {
@@ -143,6 +132,20 @@ ordered_json report_json(const ProgramReport& report) {
           {"kernel_libraries", report.kernels}};
 }
 
+ordered_json report_json(const PytorchReport& report) {
+  return {{"file", report.file},
+          {"format", report.format},
+          {"bytes", report.bytes},
+          {"inputs", tensors_json(report.inputs)},
+          {"outputs", tensors_json(report.outputs)},
+          {"dynamic_axes", report.dynamic_axes},
+          {"operators", report.operators},
+          {"parameters", report.parameters},
+          {"buffers", report.buffers},
+          {"constants", report.constants},
+          {"check", {{"calls", report.checked_calls}, {"largest_difference", report.largest_difference}}}};
+}
+
 /// Prints a report, and writes it as JSON.
 template <class Report>
 void show(const Report& report, const ExportArguments& arguments) {
@@ -150,7 +153,7 @@ void show(const Report& report, const ExportArguments& arguments) {
   write_json(arguments.json, json_text(report_json(report)));
 }
 
-/// Options that both formats have.
+/// Options that all formats have.
 template <class Options>
 Options options_of(const ExportArguments& arguments, const Model& model, const std::vector<at::Tensor>& inputs) {
   Options options{.sizes = sizes_of(arguments.sizes)};
@@ -165,6 +168,9 @@ int run_export(const ExportArguments& given) {
   if (arguments.output.empty()) throw UsageError("expected --output FILE, the name of the file to write.");
   if (arguments.format != "onnx" && arguments.external_data_above > 0)
     throw UsageError("--external-data-above requires --format onnx.");
+  const bool is_pytorch = arguments.format == "pt2" || arguments.format == "torchscript";
+  if (arguments.no_check && arguments.format == "bellows")
+    throw UsageError("--no-check requires --format onnx, pt2 or torchscript.");
   check_output_file(arguments.json);
   check_output_file(arguments.output);
   const train::Recipe recipe = trained_recipe(arguments);
@@ -177,8 +183,20 @@ int run_export(const ExportArguments& given) {
     show(export_program(trained.model, inputs, arguments.output, options), arguments);
     return exit_done;
   }
+  if (is_pytorch) {
+    auto options = options_of<PytorchOptions>(arguments, trained.model, inputs);
+    options.check = !arguments.no_check;
+    const bool pt2 = arguments.format == "pt2";
+    show(pt2 ? export_pt2(trained.model, inputs, arguments.output, options)
+             : export_torchscript(trained.model, inputs, arguments.output, options),
+         arguments);
+    return exit_done;
+  }
   auto options = options_of<OnnxOptions>(arguments, trained.model, inputs);
   if (arguments.external_data_above > 0) options.external_data_above = arguments.external_data_above;
+  if (!arguments.no_check) options.checker = runtime::onnx_checker();
+  if (!arguments.no_check && !options.checker)
+    log_warn("The file will not be run. To check it, ", runtime::backend("onnxruntime").missing());
   show(export_onnx(trained.model, inputs, arguments.output, options), arguments);
   return exit_done;
 }

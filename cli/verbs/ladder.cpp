@@ -2,7 +2,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "bellows/comm/launch/launch_environment.h"
 #include "bellows/core/error.h"
 #include "bellows/ladder/html_report.h"
 #include "bellows/ladder/job.h"
@@ -83,9 +82,9 @@ bool plain_program_fits(const Recipe& recipe, const std::string& name) {
   return name == "digits" && train::without_techniques(like_it) == recipe;
 }
 
-class Jobs final : public train::LadderJobs {
+class TrainingJobs final : public train::LadderJobs {
  public:
-  Jobs(Recipe base, const train::DataSplit& split)
+  TrainingJobs(Recipe base, const train::DataSplit& split)
       : base_(std::move(base)), plain_(split.held_out.empty() && plain_program_fits(base_, split.whole.info().name)) {
     with(base_, static_cast<uint64_t>(base_.seed));  // reports missing data before anything is printed
   }
@@ -169,12 +168,9 @@ train::LadderOptions ladder_options(const LadderArguments& arguments, const Reci
 
 void print_machine(Terminal& terminal) {
   const Machine machine = this_machine();
-  for (const std::string& line :
-       wrap(c10::str(machine.cpu, ", ", machine.torch_threads, machine.torch_threads == 1 ? " thread" : " threads",
-                     ", libtorch ", machine.libtorch),
-            79)) {
-    terminal.print(line + "\n");
-  }
+  terminal.print(
+      wrapped(c10::str(machine.cpu, ", ", machine.torch_threads, machine.torch_threads == 1 ? " thread" : " threads",
+                       ", libtorch ", machine.libtorch)));
 }
 
 namespace {
@@ -186,17 +182,12 @@ void print_start(Terminal& terminal, const Recipe& recipe, const train::LadderOp
                                                   recipe.model + " on " + recipe.data) +
                  "\n");
   print_machine(terminal);
-  for (const std::string& line :
-       wrap(c10::str("Each technique is compared with the previous configuration: ", options.pairs,
-                     options.max_pairs > options.pairs ? " or more" : "", " pairs of timed windows, then training to ",
-                     number("%.1f %%", 100 * options.target_accuracy), " accuracy. The total, and techniques that ",
-                     "change the course of training, use ", options.seeds, options.seeds == 1 ? " seed." : " seeds."),
-            79)) {
-    terminal.print(line + "\n");
-  }
-  if (!held_out.empty()) {
-    for (const std::string& line : wrap(held_out, 79)) terminal.print(line + "\n");
-  }
+  terminal.print(wrapped(
+      c10::str("Each technique is compared with the previous configuration: ", options.pairs,
+               options.max_pairs > options.pairs ? " or more" : "", " pairs of timed windows, then training to ",
+               number("%.1f %%", 100 * options.target_accuracy), " accuracy. The total, and techniques that ",
+               "change the course of training, use ", options.seeds, options.seeds == 1 ? " seed." : " seeds.")));
+  if (!held_out.empty()) terminal.print(wrapped(held_out));
   terminal.print("\n");
   if (!plain_program) {
     terminal.print(
@@ -216,7 +207,7 @@ int measure(const LadderArguments& arguments, const Registry<train::Technique>& 
   const train::ResolvedJob job = train::resolve(asked);
   const Recipe& recipe = job.recipe;
   const train::DataSplit& split = job.split();
-  Jobs jobs(recipe, split);
+  TrainingJobs jobs(recipe, split);
   if (!quiet) print_start(terminal, recipe, options, split.held_out_note(), jobs.plain_program());
   const auto show = [&](const train::LadderEvent& event) {
     if (quiet) return;
@@ -244,15 +235,6 @@ void check_no_inference_options(const LadderArguments& arguments) {
   }
 }
 
-/// Several ranks would disturb each other's measurements and write the same files.
-void check_alone() {
-  const comm::LaunchEnvironment place = comm::read_launch_environment();
-  if (place.world_size == 1) return;
-  throw UsageError(c10::str("ladder: the command must run as a single process, because it measures times, but ",
-                            place.launcher, " started it as rank ", place.rank, " of ", place.world_size,
-                            ". Run `bellows ladder` without a launcher."));
-}
-
 }  // namespace
 
 train::Recipe ladder_recipe(const LadderArguments& arguments) {
@@ -275,7 +257,8 @@ void write_ladder_files(Terminal& terminal, const LadderArguments& arguments, co
 }
 
 int run_ladder(const LadderArguments& arguments) {
-  if (!arguments.list) check_alone();
+  // Several ranks would disturb each other's measurements and write the same files.
+  if (!arguments.list) check_alone("ladder", ", because it measures times", "Run `bellows ladder` without a launcher.");
   check_targets(arguments);
   if (!arguments.inference.empty()) return run_ladder_inference(arguments);
   check_no_inference_options(arguments);

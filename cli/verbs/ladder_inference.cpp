@@ -47,10 +47,10 @@ class JobSink final : public LogSink {
   bool silent_ = false;
 };
 
-class Jobs final : public train::InferenceJobs {
+class InferenceProcesses final : public train::InferenceJobs {
  public:
-  explicit Jobs(train::InferenceSource source) : source_(std::move(source)) { set_log_sink(sink_); }
-  ~Jobs() override { set_log_sink(make_default_log_sink()); }
+  explicit InferenceProcesses(train::InferenceSource source) : source_(std::move(source)) { set_log_sink(sink_); }
+  ~InferenceProcesses() override { set_log_sink(make_default_log_sink()); }
 
   std::unique_ptr<train::LadderJob> with(const InferenceSettings& settings) override {
     const auto make = [this, settings] { return train::make_inference_job(source_, settings); };
@@ -144,7 +144,7 @@ InferenceSubject subject_of(const TrainedArguments& arguments, const Recipe& rec
   return subject;
 }
 
-train::LadderOptions ladder_options(const LadderArguments& arguments) {
+train::LadderOptions inference_options(const LadderArguments& arguments) {
   train::LadderOptions options;
   if (arguments.max_drop >= 0) options.max_drop = arguments.max_drop / 100;
   if (arguments.max_seconds > 0) options.max_seconds = arguments.max_seconds;
@@ -155,7 +155,7 @@ train::LadderOptions ladder_options(const LadderArguments& arguments) {
   return options;
 }
 
-void print_start(Terminal& terminal, const InferenceSubject& subject, const train::LadderOptions& options) {
+void print_inference_start(Terminal& terminal, const InferenceSubject& subject, const train::LadderOptions& options) {
   terminal.print(terminal.paint(Colour::bold, "bellows ladder --inference: " + subject.model + " on " + subject.data) +
                  "\n");
   print_machine(terminal);
@@ -164,12 +164,9 @@ void print_start(Terminal& terminal, const InferenceSubject& subject, const trai
           ? c10::str("Its accuracy may fall by ", number("%.4g", 100 * options.max_drop), " percentage points.")
           : c10::str("There is no accuracy to compare, so its outputs may differ by ",
                      number("%.4g", 100 * options.max_difference), " %.");
-  for (const std::string& line :
-       wrap(c10::str("Each technique is compared with the previous configuration in ", options.pairs,
-                     options.max_pairs > options.pairs ? " or more" : "", " pairs of timed windows. ", bound),
-            79)) {
-    terminal.print(line + "\n");
-  }
+  terminal.print(
+      wrapped(c10::str("Each technique is compared with the previous configuration in ", options.pairs,
+                       options.max_pairs > options.pairs ? " or more" : "", " pairs of timed windows. ", bound)));
   terminal.print("\n" + terminal.paint(Colour::bold, ladder_head(train::LadderGoal::inference)));
 }
 
@@ -185,17 +182,17 @@ train::InferenceSource source_of(const TrainedArguments& trained, const Inferenc
           .max_drop = max_drop};
 }
 
-int measure(const LadderArguments& arguments, const Registry<train::InferenceTechnique>& techniques) {
+int measure_inference(const LadderArguments& arguments, const Registry<train::InferenceTechnique>& techniques) {
   const TrainedArguments trained = trained_arguments(arguments);
   const Recipe recipe = trained_recipe(trained);
   for (const std::string& file : {arguments.json, arguments.html}) check_output_file(file);
   const Interrupt interrupt("keeping the results");
   const InferenceSubject subject = subject_of(trained, recipe);
-  const train::LadderOptions options = ladder_options(arguments);
-  Jobs jobs(source_of(trained, subject, has_weights(trained, recipe), options.max_drop));
+  const train::LadderOptions options = inference_options(arguments);
+  InferenceProcesses jobs(source_of(trained, subject, has_weights(trained, recipe), options.max_drop));
   const bool quiet = arguments.json == "-";
   Terminal terminal;
-  if (!quiet) print_start(terminal, subject, options);
+  if (!quiet) print_inference_start(terminal, subject, options);
   const auto show = [&](const train::LadderEvent& event) {
     if (quiet) return;
     if (event.finished) {
@@ -219,7 +216,7 @@ int run_ladder_inference(const LadderArguments& arguments) {
   check_training_options(arguments);
   Registry<train::InferenceTechnique> techniques("technique");
   train::register_inference_techniques(techniques);
-  if (!arguments.list) return measure(arguments, techniques);
+  if (!arguments.list) return measure_inference(arguments, techniques);
   Terminal().print(train::techniques_page(techniques));
   return exit_done;
 }

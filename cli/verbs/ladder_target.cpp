@@ -31,7 +31,7 @@ class RecipeJobs final : public train::LadderJobs {
 };
 
 /// The side of images for the plan: that of the data if the recipe does not resize them; 0: the model's usual size.
-int64_t length_of(const train::ResolvedJob& job) {
+int64_t image_side(const train::ResolvedJob& job) {
   if (job.model.input != models::InputKind::image || job.recipe.image_size > 0) return 0;
   const std::vector<int64_t>& size = job.split().whole.info().image_size;
   return size.empty() ? 0 : size.front();
@@ -49,12 +49,6 @@ train::MemoryTarget target_of(const LadderArguments& arguments, const Recipe& re
     target.window_s = 0.1;
   }
   return target;
-}
-
-std::string wrapped(const std::string& text, const std::string& indent = "") {
-  std::string lines;
-  for (const std::string& line : wrap(text, 79 - indent.size())) lines += indent + line + "\n";
-  return lines;
 }
 
 constexpr size_t name_width = 40;
@@ -106,10 +100,7 @@ void print_target_start(Terminal& terminal, const Recipe& recipe, const train::M
   const std::string size = format_bytes(static_cast<double>(target.bytes));
   const std::string title = "bellows ladder --memory-target " + size + ": " + recipe.model + " on " + recipe.data;
   terminal.print(terminal.paint(Colour::bold, wrapped(title)));
-  const Machine machine = this_machine();
-  terminal.print(
-      wrapped(c10::str(machine.cpu, ", ", machine.torch_threads, machine.torch_threads == 1 ? " thread" : " threads",
-                       ", libtorch ", machine.libtorch)));
+  print_machine(terminal);
   terminal.print(wrapped(c10::str("Predicted the memory of ", candidates, " recipes. Those that may fit into ", size,
                                   " are measured, in the order of their expected speed.")));
   if (!held_out.empty()) terminal.print(wrapped(held_out));
@@ -129,7 +120,7 @@ int run_ladder_target(const LadderArguments& arguments) {
   RecipeJobs jobs(recipe);
   jobs.plain(target.seed);  // reports missing data before anything is printed
   if (!quiet) terminal.status("predicting the peak memory of all recipes", "");
-  const auto candidates = train::candidates_in_own_process(recipe, length_of(job));
+  const auto candidates = train::candidates_in_own_process(recipe, image_side(job));
   if (!quiet) print_target_start(terminal, recipe, target, job.split().held_out_note(), candidates.size());
   const auto show = [&](const train::MemoryTargetEvent& event) {
     if (!quiet) show_event(terminal, event);

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "bellows/comm/launch/launch_environment.h"
 #include "bellows/comm/launch/launcher.h"
 #include "bellows/core/error.h"
 #include "cli/options.h"
@@ -29,6 +30,13 @@ void print_launch_failure(const comm::LaunchResult& result) {
 }
 
 }  // namespace
+
+void check_alone(const std::string& verb, const std::string& reason, const std::string& advice) {
+  const comm::LaunchEnvironment place = comm::read_launch_environment();
+  if (place.world_size == 1) return;
+  throw UsageError(c10::str(verb, ": the command must run as a single process", reason, ", but ", place.launcher,
+                            " started it as rank ", place.rank, " of ", place.world_size, ". ", advice));
+}
 
 int run_launch(const LaunchArguments& arguments) {
   try {

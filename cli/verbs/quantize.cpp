@@ -50,6 +50,7 @@ train::QuantizationGoal goal_of(const QuantizeArguments& arguments) {
                   .rounding = quant::rounding_of(arguments.rounding),
                   .smooth = arguments.smooth,
                   .correct_bias = arguments.correct_bias,
+                  .quantize_embeddings = !arguments.keep_embeddings,
                   .skip = arguments.skip,
                   .strict = arguments.strict},
       .calibrate = !arguments.range.empty(),

@@ -1,4 +1,4 @@
-#include <sys/stat.h>
+#include <filesystem>
 
 #include "bellows/comm/world.h"
 #include "bellows/core/device.h"
@@ -20,17 +20,14 @@ std::string recipe_in(const std::string& folder) {
   return folder + "/recipe.yaml";
 }
 
-bool exists(const std::string& path) {
-  struct stat status {};
-  return stat(path.c_str(), &status) == 0;
-}
-
 /// The recipe of the command line. Without --recipe, a resumed run uses the recipe in its folder.
 Recipe recipe_of(const TrainArguments& arguments) {
   if (arguments.resume && arguments.out.empty())
     throw UsageError("--resume needs --out with the folder of the run to resume.");
   std::string path = arguments.recipe;
-  if (path.empty() && arguments.resume && exists(recipe_in(arguments.out))) path = recipe_in(arguments.out);
+  std::error_code unreadable;
+  if (path.empty() && arguments.resume && std::filesystem::exists(recipe_in(arguments.out), unreadable))
+    path = recipe_in(arguments.out);
   Recipe recipe = path.empty() ? Recipe{} : load_recipe(path);
   apply_overrides(recipe, {.data = arguments.data, .model = arguments.model, .set = arguments.set});
   if (!arguments.out.empty()) recipe.run_folder = arguments.out;

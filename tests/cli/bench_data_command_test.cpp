@@ -12,7 +12,7 @@
 
 namespace bellows::cli {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 namespace {
 

@@ -8,13 +8,13 @@
 
 #include "bellows/compile/jit/kernel_cache.h"
 #include "bellows/system/file.h"
+#include "tests/cli/failure.h"
 #include "tests/cli/process.h"
 
 namespace bellows::cli {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 namespace {
 
@@ -36,12 +36,6 @@ struct CacheFolder : Scratch {
   std::string key = *this / "publisher.key", bundle = *this / "kernels.bundle";
   Outcome made;
 };
-
-void expect_failure(const Outcome& outcome, int exit_code, const std::string& words) {
-  EXPECT_EQ(outcome.exit_code, exit_code) << outcome.out << outcome.err;
-  EXPECT_THAT(outcome.err,
-              AllOf(HasSubstr("bellows: "), HasSubstr(words), Not(HasSubstr(".cpp")), Not(HasSubstr("frame #"))));
-}
 
 }  // namespace
 

@@ -11,8 +11,8 @@
 
 namespace bellows::cli {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 namespace {
 

@@ -16,8 +16,8 @@ namespace bellows::cli {
 
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 void expect_width(const std::string& text, size_t columns) {
   std::istringstream lines(text);
@@ -43,6 +43,10 @@ TEST(Command, HelpHasAnExampleAndFits80Columns) {
                                              {"ladder", "--help"},
                                              {"plan", "--help"},
                                              {"bench-data", "--help"},
+                                             {"bench-model", "--help"},
+                                             {"serve", "--help"},
+                                             {"perf", "--help"},
+                                             {"deploy", "--help"},
                                              {"pack", "--help"},
                                              {"evaluate", "--help"},
                                              {"quantize", "--help"},
@@ -76,10 +80,10 @@ TEST(Command, HelpNamesGroupsAndDefaults) {
     EXPECT_THAT(ladder, HasSubstr(words));
   }
   EXPECT_THAT(run_bellows({"launch", "--help"}).out,
-              testing::AllOf(HasSubstr("Usage: bellows launch [OPTIONS] -- COMMAND...\n"), HasSubstr("[required]")));
+              ::testing::AllOf(HasSubstr("Usage: bellows launch [OPTIONS] -- COMMAND...\n"), HasSubstr("[required]")));
   EXPECT_THAT(run_bellows({"predict", "--help"}).out, HasSubstr("Usage: bellows predict [OPTIONS] [FILES...]\n"));
   EXPECT_THAT(run_bellows({"select", "--help"}).out,
-              testing::AllOf(HasSubstr("(exactly one of these):\n  --keep SHARE"), Not(HasSubstr("Option Group"))));
+              ::testing::AllOf(HasSubstr("(exactly one of these):\n  --keep SHARE"), Not(HasSubstr("Option Group"))));
 }
 
 /// The widest line of a help text on a terminal with so many columns.
@@ -102,7 +106,7 @@ TEST(Command, HelpUsesTheWidthOfTheTerminal) {
 TEST(Command, VersionNamesLibtorch) {
   const Outcome outcome = run_bellows({"--version"});
   EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_THAT(outcome.out, testing::MatchesRegex("bellows [0-9.]+, libtorch [0-9.]+.*\n"));
+  EXPECT_THAT(outcome.out, ::testing::MatchesRegex("bellows [0-9.]+, libtorch [0-9.]+.*\n"));
 }
 
 TEST(Command, WrongUseExitsWith2) {
@@ -170,7 +174,7 @@ TEST(Doctor, JsonIsCompleteAndTrue) {
   EXPECT_TRUE(std::filesystem::exists(json["libtorch"]["path"].get<std::string>()));
   EXPECT_TRUE(json["features"].contains("amx_bf16"));
   for (const auto& finding : json["findings"]) {
-    EXPECT_THAT(finding["health"].get<std::string>(), testing::AnyOf("ok", "note", "warning", "failure"));
+    EXPECT_THAT(finding["health"].get<std::string>(), ::testing::AnyOf("ok", "note", "warning", "failure"));
     EXPECT_TRUE(finding["health"] != "warning" || finding["fix"] != "") << finding["what"];
   }
 }

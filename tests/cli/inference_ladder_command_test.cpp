@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "cli/terminal.h"
+#include "failure.h"
 #include "process.h"
 #include "trained_folder.h"
 
@@ -17,14 +18,14 @@ namespace bellows::cli {
 
 namespace {
 
-using nlohmann::json;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using Json = nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
-json json_in(const std::string& path) {
+Json json_in(const std::string& path) {
   std::ifstream file(path);
-  return json::parse(file);
+  return Json::parse(file);
 }
 
 std::string text_in(const std::string& path) {
@@ -46,21 +47,21 @@ TEST_F(InferenceLadderCommand, ClimbsWithATrainedModel) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("bellows ladder --inference: mlp on "), HasSubstr("eager "),
                                  HasSubstr("static int8"), HasSubstr("may fall by 1 percentage points")));
   EXPECT_THAT(outcome.err, Not(HasSubstr("calibration"))) << "jobs are silent";
-  const json result = json_in(path("l.json"));
+  const Json result = json_in(path("l.json"));
   EXPECT_EQ(result["goal"], "inference");
   EXPECT_EQ(result["max_drop"], 0.01);
-  const json& eager = result["baseline"];
+  const Json& eager = result["baseline"];
   EXPECT_EQ(eager["title"], "eager");
   EXPECT_EQ(eager["batch_size"], 64);
   EXPECT_GT(eager["step_ms"].get<double>(), 0);
   EXPECT_GT(eager["peak_bytes"], eager["model_bytes"]);
   ASSERT_EQ(result["rungs"].size(), 6u);
-  for (const json& rung : result["rungs"]) {
+  for (const Json& rung : result["rungs"]) {
     if (!rung["kept"].get<bool>()) continue;
     EXPECT_GE(rung["accuracy"].get<double>(), eager["accuracy"].get<double>() - 0.01 - 1e-9) << rung;
     EXPECT_GT(rung["interval"][0].get<double>(), 1.0) << rung;
   }
-  const json& int8 = result["rungs"][4];
+  const Json& int8 = result["rungs"][4];
   EXPECT_EQ(int8["technique"], "int8");
   EXPECT_LT(int8["model_bytes"].get<double>(), 0.3 * eager["model_bytes"].get<double>());
   EXPECT_GT(int8["output_difference"].get<double>(), 0);
@@ -79,7 +80,7 @@ TEST_F(InferenceLadderCommand, ClimbsWithATrainedModel) {
   EXPECT_THAT(text_in(path("l.html")), AllOf(HasSubstr("Time per batch"), HasSubstr("static int8")));
   const Outcome evaluated = run_bellows({"evaluate", "--run", run(), "--json"});
   ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
-  EXPECT_NEAR(json::parse(evaluated.out)["accuracy"].get<double>(), eager["accuracy"].get<double>(), 1e-9)
+  EXPECT_NEAR(Json::parse(evaluated.out)["accuracy"].get<double>(), eager["accuracy"].get<double>(), 1e-9)
       << "rung 0 has the accuracy that evaluate reports";
 }
 
@@ -87,7 +88,7 @@ TEST_F(InferenceLadderCommand, ComparesTheOutputsOfAnUntrainedModel) {
   const Outcome outcome =
       run_bellows({"ladder", "--inference", "--model", "tabular_mlp", "--batch-size", "4", "--quick", "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  const json result = json::parse(outcome.out);
+  const Json result = Json::parse(outcome.out);
   EXPECT_EQ(result["model"], "tabular_mlp (random weights)");
   EXPECT_EQ(result["data"], "synthetic inputs");
   EXPECT_TRUE(result["baseline"]["accuracy"].is_null());
@@ -110,7 +111,7 @@ TEST_F(InferenceLadderCommand, ARecipeWithoutARunHasRandomWeights) {
   const Outcome outcome =
       run_bellows({"ladder", "--inference", run() + "/recipe.yaml", "--quick", "--max-seconds", "0.01", "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  const json result = json::parse(outcome.out);
+  const Json result = Json::parse(outcome.out);
   EXPECT_EQ(result["model"], "mlp (random weights)");
   EXPECT_THAT(result["data"].get<std::string>(), HasSubstr("digits")) << "the inputs are those of the recipe";
   EXPECT_THAT(result["rungs"][0]["note"].get<std::string>(), HasSubstr("the time limit"));
@@ -137,9 +138,7 @@ TEST_F(InferenceLadderCommand, Problems) {
   const auto problem = [](const std::vector<std::string>& arguments, int exit_code, const std::string& words) {
     std::vector<std::string> all{"ladder"};
     all.insert(all.end(), arguments.begin(), arguments.end());
-    const Outcome outcome = run_bellows(all);
-    EXPECT_EQ(outcome.exit_code, exit_code) << outcome.out << outcome.err;
-    EXPECT_THAT(outcome.err, AllOf(HasSubstr("bellows: "), HasSubstr(words), Not(HasSubstr(".cpp"))));
+    expect_failure(run_bellows(all), exit_code, words);
   };
   for (const std::vector<std::string>& training : {std::vector<std::string>{"--target-accuracy", "0.9"},
                                                    {"--memory"},

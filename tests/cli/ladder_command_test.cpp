@@ -45,7 +45,7 @@ TEST(LadderCommand, QuickLadderOnDigitsWritesTheFixedKeys) {
       run_bellows({"ladder", "--data", digits(), "--target-accuracy", "0.9", "--quick", "--max-seconds", "15", "--json",
                    folder / "l.json", "--html", folder / "l.html"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
-  EXPECT_THAT(outcome.out, testing::HasSubstr("plain libtorch"));
+  EXPECT_THAT(outcome.out, ::testing::HasSubstr("plain libtorch"));
   EXPECT_EQ(outcome.out.find('\033'), std::string::npos);
   EXPECT_EQ(outcome.err.find('\033'), std::string::npos);
   const auto json = json_file(folder / "l.json");
@@ -54,7 +54,7 @@ TEST(LadderCommand, QuickLadderOnDigitsWritesTheFixedKeys) {
   EXPECT_GE(json["rungs"].size(), 8u);
   EXPECT_GT(json["baseline"]["step_shares_ms"]["backward"].get<double>(), 0);
   EXPECT_GE(json["baseline"]["curves"][0]["seconds_samples_accuracy"].size(), 3u);
-  EXPECT_THAT(read_file(folder / "l.html"), testing::HasSubstr("Accuracy over wall time"));
+  EXPECT_THAT(read_file(folder / "l.html"), ::testing::HasSubstr("Accuracy over wall time"));
   EXPECT_GE(json["baseline"]["accuracy"].get<double>(), 0.9);
   EXPECT_GT(json["baseline"]["peak_bytes"].get<int64_t>(), 0);
   bool any_kept = false;  // not where the machine is too busy to tell anything in the time
@@ -84,7 +84,7 @@ TEST(LadderCommand, CtrlCEndsItWithWhatWasMeasured) {
   process.signal(SIGINT);
   const Outcome outcome = process.finish();
   EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
-  EXPECT_THAT(outcome.out, testing::HasSubstr("Only the results so far are shown"));
+  EXPECT_THAT(outcome.out, ::testing::HasSubstr("Only the results so far are shown"));
   const auto json = json_file(folder / "l.json");
   EXPECT_TRUE(json["interrupted"].get<bool>());
   EXPECT_GT(json["baseline"]["step_ms"].get<double>(), 0);
@@ -121,7 +121,7 @@ TEST(LadderCommand, MemoryHasALadderOfItsOwn) {
   const Outcome outcome = run_bellows({"ladder", "--data", digits(), "--target-accuracy", "0.9", "--quick", "--memory",
                                        "--max-seconds", "4", "--json", folder / "l.json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
-  EXPECT_THAT(outcome.out, testing::HasSubstr("  Peak memory:"));
+  EXPECT_THAT(outcome.out, ::testing::HasSubstr("  Peak memory:"));
   const auto json = json_file(folder / "l.json");
   EXPECT_EQ(json["goal"], "memory");
   for (const auto& rung : json["rungs"]) {
@@ -135,8 +135,8 @@ TEST(LadderCommand, IsNotClimbedByRanksSideBySide) {
   const Outcome outcome = run_bellows({"launch", "-n", "2", "--", BELLOWS_BIN_DIR "/bellows", "ladder", "--data",
                                        digits(), "--quick", "--max-seconds", "1"});
   EXPECT_EQ(outcome.exit_code, 2) << outcome.out << outcome.err;
-  EXPECT_THAT(outcome.out + outcome.err,
-              testing::AllOf(testing::HasSubstr("bellows launch started it as rank"), testing::HasSubstr("of 2")));
+  EXPECT_THAT(outcome.out + outcome.err, ::testing::AllOf(::testing::HasSubstr("bellows launch started it as rank"),
+                                                          ::testing::HasSubstr("of 2")));
   const Outcome list = run_bellows({"launch", "-n", "2", "--", BELLOWS_BIN_DIR "/bellows", "ladder", "--list"});
   EXPECT_EQ(list.exit_code, 0) << list.err;
 }
@@ -150,8 +150,8 @@ TEST(LadderCommand, MemoryTargetFindsARecipeThatTrainTakes) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   std::string words = outcome.out;
   std::ranges::replace(words, '\n', ' ');  // where lines end depends on what is chosen
-  EXPECT_THAT(words, testing::AllOf(testing::HasSubstr("Chosen: "),
-                                    testing::HasSubstr("than the unchanged recipe (90 % interval")));
+  EXPECT_THAT(words, ::testing::AllOf(::testing::HasSubstr("Chosen: "),
+                                      ::testing::HasSubstr("than the unchanged recipe (90 % interval")));
   EXPECT_LE(widest(outcome.out), 80u);
   const auto json = json_file(folder / "l.json");
   EXPECT_EQ(json["goal"], "memory target");
@@ -160,7 +160,7 @@ TEST(LadderCommand, MemoryTargetFindsARecipeThatTrainTakes) {
   EXPECT_GE(json["chosen"]["accuracy"].get<double>(), 0.3);
   const auto& first = json["rungs"][0];
   EXPECT_NEAR(first["peak_bytes"].get<double>() / first["predicted_peak_bytes"].get<double>(), 1, 0.1);
-  EXPECT_THAT(read_file(folder / "l.html"), testing::HasSubstr("Measured recipes"));
+  EXPECT_THAT(read_file(folder / "l.html"), ::testing::HasSubstr("Measured recipes"));
   const Outcome trained = run_bellows({"train", "--recipe", folder / "r.yaml", "--set", "epochs=1"});
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
 }
@@ -173,13 +173,13 @@ TEST(LadderCommand, AMemoryTargetOutOfReachNamesTheSmallest) {
   };
   const Outcome none = ladder({"1KB", "--write-recipe", folder / "n.yaml"});
   EXPECT_EQ(none.exit_code, 1);
-  EXPECT_THAT(none.err, testing::AllOf(testing::HasSubstr("No recipe fits into 1.0 KiB"),
-                                       testing::HasSubstr("The smallest measured peak is")));
+  EXPECT_THAT(none.err, ::testing::AllOf(::testing::HasSubstr("No recipe fits into 1.0 KiB"),
+                                         ::testing::HasSubstr("The smallest measured peak is")));
   EXPECT_FALSE(std::filesystem::exists(folder / "n.yaml"));
   for (const char* bad : {"0", "-5G", "lots"}) {
     const Outcome refused = ladder({bad});
     EXPECT_EQ(refused.exit_code, 2) << bad;
-    EXPECT_THAT(refused.err, testing::HasSubstr("--memory-target")) << bad;
+    EXPECT_THAT(refused.err, ::testing::HasSubstr("--memory-target")) << bad;
   }
   EXPECT_EQ(ladder({"2G", "--memory"}).exit_code, 2);
   EXPECT_EQ(ladder({"2G", "--write-recipe", folder / "x", "--html", folder / "x"}).exit_code, 2);
@@ -192,8 +192,8 @@ TEST(LadderCommand, UnreachableTargetFailsInWords) {
                                        "--max-epochs", "2", "--json", folder / "l.json"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.out,
-              testing::HasSubstr("Rung 0 is Bellows' training loop"));  // the plain program has another model
-  EXPECT_THAT(outcome.err, testing::HasSubstr("did not reach an accuracy of 0.97 within 2 epochs"));
+              ::testing::HasSubstr("Rung 0 is Bellows' training loop"));  // the plain program has another model
+  EXPECT_THAT(outcome.err, ::testing::HasSubstr("did not reach an accuracy of 0.97 within 2 epochs"));
   EXPECT_FALSE(std::filesystem::exists(folder / "l.json"));
 }
 
@@ -203,7 +203,8 @@ TEST(LadderCommand, ARecipeThatDoesNotGoWithItsModelIsWrongUse) {
     arguments.insert(arguments.begin(), {"ladder", "--data", digits(), "--model", "mlp", "--quick"});
     const Outcome outcome = run_bellows(arguments);
     EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
-    EXPECT_THAT(outcome.err, testing::AllOf(testing::HasSubstr(words), testing::HasSubstr("bellows ladder --help")));
+    EXPECT_THAT(outcome.err,
+                ::testing::AllOf(::testing::HasSubstr(words), ::testing::HasSubstr("bellows ladder --help")));
   };
   refused({"--set", "tokenizer=words.json"}, "\"mlp\" does not read texts");
   refused({"--set", "recompute=blocks", "--memory-target", "1MB"}, "\"mlp\" does not define blocks");
@@ -212,7 +213,7 @@ TEST(LadderCommand, ARecipeThatDoesNotGoWithItsModelIsWrongUse) {
 TEST(LadderCommand, UnwritableJsonFails) {
   const Outcome outcome = run_bellows({"ladder", "--data", digits(), "--quick", "--json", "/nowhere/l.json"});
   EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.err, testing::HasSubstr("/nowhere"));
+  EXPECT_THAT(outcome.err, ::testing::HasSubstr("/nowhere"));
 }
 
 }  // namespace bellows::cli

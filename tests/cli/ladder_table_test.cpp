@@ -9,7 +9,7 @@ namespace bellows::cli {
 
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using train::Effect;
 using train::LadderGoal;
 using train::RungResult;
@@ -90,8 +90,8 @@ TEST(LadderTable, InferenceShowsSizesAndAccuracies) {
   EXPECT_THAT(foot, HasSubstr("Compared with eager"));
   EXPECT_THAT(foot, HasSubstr("98.77 % → 98.77 %"));
   EXPECT_THAT(foot, HasSubstr("12 %"));
-  EXPECT_THAT(foot, testing::Not(HasSubstr("plain libtorch")));
-  EXPECT_THAT(foot, testing::Not(HasSubstr("Time to")));
+  EXPECT_THAT(foot, ::testing::Not(HasSubstr("plain libtorch")));
+  EXPECT_THAT(foot, ::testing::Not(HasSubstr("Time to")));
 }
 
 TEST(LadderTable, TheRungInProgressShowsWhatIsKnown) {
@@ -115,10 +115,10 @@ TEST(LadderTable, ALongTitleTakesSeveralLines) {
   rung.title = "selective activation checkpointing";
   rung.step_ms = 12.5;
   const std::string row = ladder_row(terminal, rung, LadderGoal::speed);
-  EXPECT_THAT(row, testing::StartsWith("selective\nactivation\ncheckpointing      12.5 "));
+  EXPECT_THAT(row, ::testing::StartsWith("selective\nactivation\ncheckpointing      12.5 "));
   expect_to_fit(row);
   const std::string line = ladder_live_line({.rung = &rung, .activity = "warm-up"}, LadderGoal::speed);
-  EXPECT_THAT(line, testing::StartsWith("selective…         12.5 "));
+  EXPECT_THAT(line, ::testing::StartsWith("selective…         12.5 "));
   expect_to_fit(line);
   train::LadderReport report;
   report.rungs = {rung};
@@ -154,7 +154,7 @@ TEST(LadderTable, RungsAboutLoadingSayWhereTheLoadersTimeGoes) {
   rung.bottleneck =
       "The loader is the bottleneck (next() waited 62 % of the time): a sentence that is longer than a "
       "line of a terminal with eighty columns.";
-  EXPECT_THAT(ladder_row(terminal, rung, LadderGoal::speed), testing::Not(HasSubstr("next() waited")));
+  EXPECT_THAT(ladder_row(terminal, rung, LadderGoal::speed), ::testing::Not(HasSubstr("next() waited")));
   rung.is_about_loading = true;
   EXPECT_THAT(ladder_row(terminal, rung, LadderGoal::speed), HasSubstr("next() waited 62 %"));
   expect_to_fit(ladder_row(terminal, rung, LadderGoal::speed));
@@ -176,7 +176,7 @@ TEST(LadderTable, NothingKeptIsNoFactor) {
   report.rungs[0].verdict = Verdict::no_effect;
   const std::string foot = ladder_foot(terminal, report);
   EXPECT_THAT(foot, HasSubstr("No technique was kept."));
-  EXPECT_THAT(foot, testing::Not(HasSubstr("faster (")));
+  EXPECT_THAT(foot, ::testing::Not(HasSubstr("faster (")));
 }
 
 }  // namespace bellows::cli

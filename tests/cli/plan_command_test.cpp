@@ -7,16 +7,16 @@
 #include <sstream>
 
 #include "cli/terminal.h"
+#include "failure.h"
 #include "process.h"
 
 namespace bellows::cli {
 
 namespace {
 
-using testing::AllOf;
-using testing::AnyOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
 
 std::string whole_file(const std::string& path) {
   std::ifstream file(path);
@@ -25,9 +25,7 @@ std::string whole_file(const std::string& path) {
 
 void expect_plan_failure(std::vector<std::string> arguments, int exit_code, const std::string& words) {
   arguments.insert(arguments.begin(), "plan");
-  const Outcome outcome = run_bellows(arguments);
-  EXPECT_EQ(outcome.exit_code, exit_code) << outcome.out << outcome.err;
-  EXPECT_THAT(outcome.err, AllOf(HasSubstr(words), Not(HasSubstr(".cpp"))));
+  expect_failure(run_bellows(arguments), exit_code, words);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace bellows::cli {
 
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 const std::string test_plugin = BELLOWS_BIN_DIR "/test_plugin.so";
 
@@ -24,7 +24,7 @@ Outcome train_with(std::vector<std::string> arguments) {
 void expect_usage_error(const Outcome& outcome, const std::string& words) {
   EXPECT_EQ(outcome.exit_code, 2) << outcome.out << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr(words));
-  EXPECT_THAT(outcome.err, testing::Not(HasSubstr("frame #")));
+  EXPECT_THAT(outcome.err, ::testing::Not(HasSubstr("frame #")));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "bellows/data/order/labels.h"
 #include "bellows/io/bytes.h"
 #include "bellows/system/file.h"
+#include "failure.h"
 #include "process.h"
 #include "trained_folder.h"
 
@@ -22,21 +23,16 @@ namespace bellows::cli {
 namespace {
 
 using Json = nlohmann::json;
-using testing::AllOf;
-using testing::ContainsRegex;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::vector<Json> lines_of(const std::string& text) {
   std::vector<Json> all;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) all.push_back(Json::parse(line));
   return all;
-}
-
-void expect_problem(const Outcome& outcome, int exit_code, const std::string& words) {
-  EXPECT_EQ(outcome.exit_code, exit_code) << outcome.out << outcome.err;
-  EXPECT_THAT(outcome.err, AllOf(HasSubstr("bellows: "), HasSubstr(words), Not(HasSubstr(".cpp"))));
 }
 
 /// One epoch of an MLP on the digits.
@@ -123,7 +119,7 @@ TEST_F(TrainedDigits, PredictWritesAnOutputFileAtOnce) {
   std::ofstream(path("kept.jsonl")) << "earlier";
   EXPECT_EQ(run_bellows({"predict", "--run", run(), "--split", "tset", "--output", path("kept.jsonl")}).exit_code, 1);
   EXPECT_EQ(read_text_file(path("kept.jsonl")), "earlier");
-  expect_problem(run_bellows({"predict", "--run", "/nowhere", "x.png", "--output", "/nowhere/x"}), 1, "/nowhere/x");
+  expect_failure(run_bellows({"predict", "--run", "/nowhere", "x.png", "--output", "/nowhere/x"}), 1, "/nowhere/x");
 }
 
 TEST_F(TrainedDigits, PredictReportsBadFilesAndContinues) {
@@ -151,20 +147,20 @@ TEST_F(TrainedDigits, ProblemsAreNamed) {
     arguments.insert(arguments.begin(), "evaluate");
     return run_bellows(arguments);
   };
-  expect_problem(evaluate({}), 2, "Pass --run, or --recipe (or --model) together with --weights");
-  expect_problem(evaluate({"--run", run(), "--weights", "w.pt"}), 2, "--weights cannot be combined with --run");
-  expect_problem(evaluate({"--recipe", run() + "/recipe.yaml"}), 2, "would have random weights. Set --weights");
-  expect_problem(evaluate({"--run", "/nowhere"}), 1, "--run: there is no folder /nowhere");
-  expect_problem(evaluate({"--run", digits()}), 1, "contains no recipe.yaml");
-  expect_problem(evaluate({"--run", run(), "--split", "tset"}), 1, "Did you mean \"test\"?");
-  expect_problem(evaluate({"--run", run(), "--dtype", "fp16"}), 2, "--dtype: expected fp32 or bf16, got fp16");
-  expect_problem(evaluate({"--run", run(), "--set", "num_classes=12"}), 1, "does not fit the model \"mlp\"");
-  expect_problem(evaluate({"--recipe", run() + "/recipe.yaml", "--weights", "/nowhere.pt"}), 1,
+  expect_failure(evaluate({}), 2, "Pass --run, or --recipe (or --model) together with --weights");
+  expect_failure(evaluate({"--run", run(), "--weights", "w.pt"}), 2, "--weights cannot be combined with --run");
+  expect_failure(evaluate({"--recipe", run() + "/recipe.yaml"}), 2, "would have random weights. Set --weights");
+  expect_failure(evaluate({"--run", "/nowhere"}), 1, "--run: there is no folder /nowhere");
+  expect_failure(evaluate({"--run", digits()}), 1, "contains no recipe.yaml");
+  expect_failure(evaluate({"--run", run(), "--split", "tset"}), 1, "Did you mean \"test\"?");
+  expect_failure(evaluate({"--run", run(), "--dtype", "fp16"}), 2, "--dtype: expected fp32 or bf16, got fp16");
+  expect_failure(evaluate({"--run", run(), "--set", "num_classes=12"}), 1, "does not fit the model \"mlp\"");
+  expect_failure(evaluate({"--recipe", run() + "/recipe.yaml", "--weights", "/nowhere.pt"}), 1,
                  "--weights: /nowhere.pt");
-  expect_problem(run_bellows({"predict", "--run", run()}), 2, "Name FILES, or pass --data or --split");
-  expect_problem(run_bellows({"predict", "--run", run(), "x.png", "--split", "test"}), 2,
+  expect_failure(run_bellows({"predict", "--run", run()}), 2, "Name FILES, or pass --data or --split");
+  expect_failure(run_bellows({"predict", "--run", run(), "x.png", "--split", "test"}), 2,
                  "FILES cannot be combined with --data or --split");
-  expect_problem(run_bellows({"predict", "--run", run(), "x.png", "--top", "0"}), 2, "--top");
+  expect_failure(run_bellows({"predict", "--run", run(), "x.png", "--top", "0"}), 2, "--top");
 }
 
 TEST(PredictCommand, StopsWhileItReadsAPipe) {

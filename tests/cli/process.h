@@ -35,6 +35,7 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
+  pid_t pid() const { return pid_; }
   void signal(int number) const;
   /// Waits until the process catches or blocks `signal`. False: it ended, or the time is up, before.
   bool wait_for_handler(int signal = SIGTERM, double seconds = 120);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "failure.h"
 #include "process.h"
 #include "trained_folder.h"
 
@@ -14,10 +15,9 @@ namespace bellows::cli {
 
 namespace {
 
-using nlohmann::json;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using Json = nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 /// One epoch of an MLP on the digits.
 class QuantizedDigits : public TrainedMlp<QuantizedDigits> {};
@@ -28,7 +28,7 @@ class QuantizationAwareDigits : public TrainedFolder<QuantizationAwareDigits> {
   static std::vector<std::string> settings() { return {"--model", "mlp", "--set", "quantize=int8"}; }
 
  protected:
-  static json quantized(const std::vector<std::string>& options, std::string& text) {
+  static Json quantized(const std::vector<std::string>& options, std::string& text) {
     const std::string file = path("quantized.json");
     std::vector<std::string> all{"quantize", "--run", run(), "--json", file};
     all.insert(all.end(), options.begin(), options.end());
@@ -36,7 +36,7 @@ class QuantizationAwareDigits : public TrainedFolder<QuantizationAwareDigits> {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     text = outcome.out + outcome.err;
     std::ifstream in(file);
-    return json::parse(in);
+    return Json::parse(in);
   }
 };
 
@@ -51,20 +51,20 @@ TEST_F(QuantizedDigits, SavesAModelThatEvaluates) {
   std::istringstream lines(outcome.out);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
   std::ifstream in(result_file);
-  const json result = json::parse(in);
+  const Json result = Json::parse(in);
   EXPECT_EQ(result["calibration_samples"], 64);
   EXPECT_LT(result["after"]["weight_bytes"].get<double>(), 0.3 * result["before"]["weight_bytes"].get<double>());
   EXPECT_TRUE(std::filesystem::exists(page));
   const Outcome evaluated = run_bellows({"evaluate", "--recipe", run() + "/recipe.yaml", "--weights", file, "--json"});
   ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
-  EXPECT_EQ(json::parse(evaluated.out)["accuracy"], result["after"]["accuracy"]);
+  EXPECT_EQ(Json::parse(evaluated.out)["accuracy"], result["after"]["accuracy"]);
 }
 
 TEST_F(QuantizedDigits, ALossOfZeroPointsIsAGoal) {
   const Outcome outcome = run_bellows({"quantize", "--run", run(), "--samples", "64", "--max-drop", "0", "--json"});
   EXPECT_NE(outcome.exit_code, 2) << outcome.err;
   if (outcome.exit_code == 0) {
-    const json result = json::parse(outcome.out);
+    const Json result = Json::parse(outcome.out);
     EXPECT_GE(result["after"]["accuracy"], result["before"]["accuracy"]);
     EXPECT_EQ(result["ranges"], "calibration");
     EXPECT_TRUE(result["warnings"].empty());
@@ -75,18 +75,18 @@ TEST_F(QuantizedDigits, ALossOfZeroPointsIsAGoal) {
 
 TEST_F(QuantizationAwareDigits, StatesTheOriginOfTheRanges) {
   std::string text;
-  const json plain = quantized({}, text);
+  const Json plain = quantized({}, text);
   EXPECT_EQ(plain["ranges"], "training");
   EXPECT_TRUE(plain["warnings"].empty());
   EXPECT_THAT(text, HasSubstr("Ranges of activations: from quantization-aware training."));
-  const json with_samples = quantized({"--samples", "32"}, text);
+  const Json with_samples = quantized({"--samples", "32"}, text);
   EXPECT_EQ(with_samples["ranges"], "training");
   EXPECT_EQ(with_samples["after"]["loss"], plain["after"]["loss"]);
   ASSERT_EQ(with_samples["warnings"].size(), 1u);
   EXPECT_THAT(with_samples["warnings"][0].get<std::string>(), HasSubstr("--samples has no effect"));
   EXPECT_THAT(text, HasSubstr("--samples has no effect"));
   for (const std::string rule : {"min_max", "percentile"}) {
-    const json with_range = quantized({"--samples", "32", "--range", rule}, text);
+    const Json with_range = quantized({"--samples", "32", "--range", rule}, text);
     EXPECT_EQ(with_range["ranges"], "calibration");
     EXPECT_NE(with_range["after"]["loss"], plain["after"]["loss"]);
     ASSERT_EQ(with_range["warnings"].size(), 1u);
@@ -95,13 +95,41 @@ TEST_F(QuantizationAwareDigits, StatesTheOriginOfTheRanges) {
   }
 }
 
+TEST(QuantizedTexts, EmbeddingsCanStayInFloatingPoint) {
+  const Scratch folder;
+  std::ofstream rows(folder / "train.jsonl");
+  for (int i = 0; i < 20; ++i) rows << R"({"text": "word )" << i << R"(", "label": )" << i % 2 << "}\n";
+  rows.close();
+  std::ofstream(folder / "config.json")
+      << R"({"model_type": "bert", "vocab_size": 259, "hidden_size": 16, "num_hidden_layers": 1,
+             "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 40})";
+  const Outcome run = run_bellows({"train", "--data", folder / "train.jsonl", "--model", folder / "config.json",
+                                   "--set", "tokenizer=bytes", "--set", "epochs=1", "--out", folder / "run"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto quantized = [&](const std::vector<std::string>& options) {
+    const std::string file = folder / "int8.safetensors";
+    std::vector<std::string> all{"quantize", "--run", folder / "run", "--data", folder / "train.jsonl",
+                                 "--out",    file,    "--json"};
+    all.insert(all.end(), options.begin(), options.end());
+    const Outcome outcome = run_bellows(all);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    const Outcome evaluated = run_bellows({"evaluate", "--recipe", folder / "run/recipe.yaml", "--weights", file,
+                                           "--data", folder / "train.jsonl", "--json"});
+    EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
+    int64_t embeddings = 0;
+    const Json result = Json::parse(outcome.out);
+    for (const Json& layer : result["layers"]) embeddings += layer["kind"] == "embedding";
+    return embeddings;
+  };
+  EXPECT_EQ(quantized({}), 3);
+  EXPECT_EQ(quantized({"--no-embeddings"}), 0);
+}
+
 TEST_F(QuantizedDigits, Problems) {
   const auto problem = [](const std::vector<std::string>& arguments, int exit_code, const std::string& words) {
     std::vector<std::string> all{"quantize"};
     all.insert(all.end(), arguments.begin(), arguments.end());
-    const Outcome outcome = run_bellows(all);
-    EXPECT_EQ(outcome.exit_code, exit_code) << outcome.out << outcome.err;
-    EXPECT_THAT(outcome.err, AllOf(HasSubstr("bellows: "), HasSubstr(words), Not(HasSubstr(".cpp"))));
+    expect_failure(run_bellows(all), exit_code, words);
   };
   problem({"--run", run(), "--bits", "4"}, 2, "--bits and --group require --method weight-only.");
   problem({"--run", run(), "--rounding", "awq"}, 2, "--rounding awq requires --method weight-only.");

@@ -11,9 +11,9 @@ namespace bellows::cli {
 
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 void expect_select_failure(std::vector<std::string> arguments, int exit_code, const std::string& words) {
   const Scratch folder;

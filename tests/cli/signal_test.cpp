@@ -134,10 +134,10 @@ using bellows::testing::HttpServer;
 
 constexpr double generous_s = 30;  // for a single run on a machine that is busy; the aim is one second
 
-/// 25 signals a verb, 100 in the slow tests.
+/// Ten signals a verb, 100 in the slow tests.
 int64_t signals_to_send() {
   const char* slow = std::getenv("BELLOWS_SLOW");
-  return slow && std::string(slow) != "0" ? 100 : 25;
+  return slow && std::string(slow) != "0" ? 100 : 10;
 }
 
 /// Trains on a URL with a cache of its own.

@@ -14,7 +14,7 @@
 namespace bellows::cli {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr int64_t samples = 40;
 
@@ -81,7 +81,7 @@ void write_tags(const std::string& path) {
   });
 }
 
-class TaskCommands : public testing::TestWithParam<TaskCommand> {
+class TaskCommands : public ::testing::TestWithParam<TaskCommand> {
  protected:
   TaskCommands() { GetParam().write(folder_ / GetParam().file); }
   std::vector<std::string> command(const std::string& verb, std::vector<std::string> more) const {
@@ -173,22 +173,22 @@ TEST_P(TaskCommands, IsEvaluatedAndPredicted) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TaskCommands,
-                         testing::Values(TaskCommand{"siamese", write_pairs, "pairs.tar", {"--model", "siamese"}},
-                                         TaskCommand{
-                                             "regression",
-                                             write_prices,
-                                             "prices.csv",
-                                             {"--model", "tabular_mlp", "--set", "target=price", "--set", "loss=mse"}},
-                                         TaskCommand{"multi_label",
-                                                     write_tags,
-                                                     "tags.tar",
-                                                     {"--model", "plugin_net", "--set", "target=day,indoor", "--set",
-                                                      "loss=bce", "--set", "image_size=8"}},
-                                         TaskCommand{"segmentation",
-                                                     write_masks,
-                                                     "masks.tar",
-                                                     {"--model", "unet", "--set", "target=mask.png", "--set",
-                                                      "num_classes=2", "--set", "image_size=16"}}),
+                         ::testing::Values(TaskCommand{"siamese", write_pairs, "pairs.tar", {"--model", "siamese"}},
+                                           TaskCommand{"regression",
+                                                       write_prices,
+                                                       "prices.csv",
+                                                       {"--model", "tabular_mlp", "--set", "target=price", "--set",
+                                                        "loss=mse"}},
+                                           TaskCommand{"multi_label",
+                                                       write_tags,
+                                                       "tags.tar",
+                                                       {"--model", "plugin_net", "--set", "target=day,indoor", "--set",
+                                                        "loss=bce", "--set", "image_size=8"}},
+                                           TaskCommand{"segmentation",
+                                                       write_masks,
+                                                       "masks.tar",
+                                                       {"--model", "unet", "--set", "target=mask.png", "--set",
+                                                        "num_classes=2", "--set", "image_size=16"}}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST(TaskCommand, TwoRanksMeasureWhatOneDoes) {
@@ -219,8 +219,8 @@ TEST(TaskCommand, PrintsTheMetricsOfTheTask) {
       run_bellows({"train", "--data", folder / "prices.csv", "--model", "tabular_mlp", "--set", "target=price", "--set",
                    "loss=mse", "--set", "eval_split=0.2", "--set", "epochs=1"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, testing::ContainsRegex("loss [0-9.]+, mae [0-9.]+, r2 -?[0-9.]+"));
-  EXPECT_THAT(outcome.out, testing::Not(HasSubstr("nan")));
+  EXPECT_THAT(outcome.out, ::testing::ContainsRegex("loss [0-9.]+, mae [0-9.]+, r2 -?[0-9.]+"));
+  EXPECT_THAT(outcome.out, ::testing::Not(HasSubstr("nan")));
 }
 
 }  // namespace

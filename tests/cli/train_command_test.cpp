@@ -8,24 +8,14 @@
 #include <sstream>
 
 #include "bellows/train/recipe/recipe.h"
+#include "failure.h"
 #include "process.h"
 
 namespace bellows::cli {
 
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-
-/// A failure in words: the message, the exit code, and nothing of the machinery.
-void expect_failure(const Outcome& outcome, int exit_code, const std::string& words) {
-  EXPECT_EQ(outcome.exit_code, exit_code) << outcome.out << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("bellows: "));
-  EXPECT_THAT(outcome.err, HasSubstr(words));
-  EXPECT_THAT(outcome.err,
-              AllOf(Not(HasSubstr(".cpp")), Not(HasSubstr("frame #")), Not(HasSubstr("Exception raised"))));
-}
+using ::testing::HasSubstr;
 
 /// data/digits once more, for spoiling.
 std::string copied_digits(const Scratch& folder) {
@@ -203,7 +193,7 @@ TEST(TextCommands, TrainPlanAndClimb) {
   ASSERT_EQ(planned.exit_code, 0) << planned.err;
   EXPECT_THAT(planned.out, HasSubstr("\"length\": 64,"));
   const Outcome climbed = with_job({"ladder", "--data", text + "/set", "--target-accuracy", "0.3", "--quick",
-                                    "--max-seconds", "60", "--json", folder / "l.json"});
+                                    "--max-seconds", "15", "--json", folder / "l.json"});
   ASSERT_EQ(climbed.exit_code, 0) << climbed.out << climbed.err;
   EXPECT_THAT(climbed.out, HasSubstr("length buckets"));
   expect_failure(run_bellows({"train", "--data", text + "/set", "--model", text + "/config.json"}), 1,

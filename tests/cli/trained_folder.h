@@ -14,7 +14,7 @@ namespace bellows::cli {
 /// Tests that share a folder with a run of one epoch on the digits. `Suite::settings()` returns further arguments of
 /// `bellows train`.
 template <class Suite>
-class TrainedFolder : public testing::Test {
+class TrainedFolder : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     scratch_ = std::make_unique<Scratch>();

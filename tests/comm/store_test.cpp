@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "bellows/comm/rendezvous/token.h"
+#include "bellows/system/random_token.h"
 #include "tests/support/errors.h"
 
 namespace bellows::comm {
@@ -109,8 +110,8 @@ TEST(Store, AFileNeedsAFolder) {
 }
 
 TEST(Token, SignsAndIsNew) {
-  EXPECT_EQ(make_token().size(), 32u);
-  EXPECT_NE(make_token(), make_token());
+  EXPECT_EQ(random_token().size(), 32u);
+  EXPECT_NE(random_token(), random_token());
   // RFC 4231, test case 2.
   EXPECT_EQ(sign("Jefe", "what do ya want for nothing?"),
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");

@@ -1,3 +1,5 @@
+#include "bellows/compile/codegen/schedule.h"
+#include "bellows/compile/jit/program_kernels.h"
 #include "tests/compile/codegen_support.h"
 
 namespace bellows::compile_detail::testing {
@@ -159,6 +161,21 @@ TEST(CodeOfReductions, SumsRowsAndColumns) {
   cases.push_back(one_of("aten::sum.dim_IntList", {wide, std::vector<int64_t>{1}, false}, 8e-3, 1e-2));
   cases.push_back(one_of("aten::_softmax", {wide, 1, false}, 8e-3, 1e-3));
   expect_generated(cases);
+}
+
+/// On one thread, they would take as long as a matmul.
+TEST(CodeOfReductions, DividesSumsOfVeryManyElements) {
+  for (const auto& sizes : std::vector<std::vector<int64_t>>{{128, 784}, {4, 3, 96, 96}, {9, 20000}}) {
+    OperatorCase sum = one_of("aten::sum", {at::randn(sizes)});
+    prepare(sum);
+    const auto expression = graph::expression_of(sum.instruction);
+    ASSERT_TRUE(expression);
+    EXPECT_EQ(schedule(*expression)->phases.size(), 2u);
+    EXPECT_TRUE(is_worth_generating(*expression));
+  }
+  OperatorCase row = one_of("aten::sum", {at::randn({100000})});  // has no loop that could be divided
+  prepare(row);
+  EXPECT_EQ(schedule(*graph::expression_of(row.instruction))->phases.size(), 1u);
 }
 
 TEST(CodeOfNormalizations, AreAsAtenComputes) {

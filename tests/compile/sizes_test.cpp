@@ -67,7 +67,7 @@ TEST(FunctionFamily, MakesFunctionsGeneralOnce) {
 }
 
 /// A network that computes a loss from tokens, for any number of rows and any length.
-struct Network : torch::nn::Module {
+struct TokenNetwork : torch::nn::Module {
   virtual at::Tensor loss(const at::Tensor& ids, const at::Tensor& labels) = 0;
 };
 
@@ -79,7 +79,7 @@ at::Tensor loss_per_token(const at::Tensor& logits, const at::Tensor& labels) {
 }
 
 /// A text classifier: embedding, attention with explicit softmax, norms, GELU, pooling over the length.
-struct Classifier : Network {
+struct Classifier : TokenNetwork {
   static constexpr int64_t width = 32, heads = 4;
   torch::nn::Embedding table{nullptr};
   torch::nn::Linear qkv{nullptr}, out{nullptr}, up{nullptr}, down{nullptr}, head{nullptr};
@@ -119,7 +119,7 @@ struct MaskedClassifier : Classifier {
   }
 };
 
-struct LstmLanguageModel : Network {
+struct LstmLanguageModel : TokenNetwork {
   torch::nn::Embedding table{nullptr};
   torch::nn::LSTM lstm{nullptr};
   torch::nn::LayerNorm norm{nullptr};
@@ -137,7 +137,7 @@ struct LstmLanguageModel : Network {
 };
 
 /// Convolutions over time with batch norm, and two kinds of pooling.
-struct Convolutions : Network {
+struct Convolutions : TokenNetwork {
   torch::nn::Embedding table{nullptr};
   torch::nn::Conv1d first{nullptr}, second{nullptr};
   torch::nn::BatchNorm1d norm1{nullptr}, norm2{nullptr};
@@ -158,15 +158,15 @@ struct Convolutions : Network {
   }
 };
 
-struct Batch {
+struct TokenBatch {
   at::Tensor ids, labels;
 };
 
-Batch batch_of(int64_t rows, int64_t length) {
+TokenBatch batch_of(int64_t rows, int64_t length) {
   return {at::randint(100, {rows, length}, at::kLong), at::randint(100, {rows, length}, at::kLong)};
 }
 
-struct Training {
+struct TrainingRun {
   std::vector<double> losses;
   std::vector<at::Tensor> weights;
   std::string explanation;
@@ -174,7 +174,7 @@ struct Training {
 
 /// Trains on these batches.
 template <class Model>
-Training train(const std::vector<Batch>& batches, bool compiles) {
+TrainingRun train(const std::vector<TokenBatch>& batches, bool compiles) {
   torch::manual_seed(3);
   Model model;
   torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-3));
@@ -186,8 +186,8 @@ Training train(const std::vector<Batch>& batches, bool compiles) {
     return loss;
   };
   const auto step = compile(body, {.always = true, .max_recordings = 512});
-  Training run;
-  for (const Batch& batch : batches)
+  TrainingRun run;
+  for (const TokenBatch& batch : batches)
     run.losses.push_back(
         (compiles ? step(batch.ids, batch.labels) : body(batch.ids, batch.labels)).template item<double>());
   run.weights = model.parameters();
@@ -208,8 +208,8 @@ std::vector<int64_t> numbers_in(const std::string& text, const std::string& afte
 
 /// Params: batches – at least 10, all with different sizes
 template <class Model>
-void expect_three_compilations(const std::vector<Batch>& batches) {
-  const Training plain = train<Model>(batches, false), compiled = train<Model>(batches, true);
+void expect_three_compilations(const std::vector<TokenBatch>& batches) {
+  const TrainingRun plain = train<Model>(batches, false), compiled = train<Model>(batches, true);
   // The tolerance of docs/compile.md is for 100 steps: later, small differences grow in any training.
   constexpr size_t most_steps = 100;
   for (size_t i = 0; i < std::min(batches.size(), most_steps); ++i)
@@ -227,26 +227,26 @@ int count_of_batches(int usual) {
 }
 
 /// Lengths from 10 to 209. They include all factors of the network's width, for which loops could be merged.
-std::vector<Batch> batches_of_different_lengths(int count) {
+std::vector<TokenBatch> batches_of_different_lengths(int count) {
   torch::manual_seed(5);
-  std::vector<Batch> batches;
+  std::vector<TokenBatch> batches;
   batches.reserve(count);
   for (int i = 0; i < count; ++i) batches.push_back(batch_of(4, 10 + (i * 67) % 200));
   return batches;
 }
 
 /// The last batch of each epoch is smaller.
-std::vector<Batch> batches_of_epochs(int count) {
+std::vector<TokenBatch> batches_of_epochs(int count) {
   torch::manual_seed(5);
-  std::vector<Batch> batches;
+  std::vector<TokenBatch> batches;
   batches.reserve(count);
   for (int i = 0; i < count; ++i) batches.push_back(batch_of(i % 8 == 7 ? 3 + i / 8 % 7 : 16, 10 + (i * 67) % 200));
   return batches;
 }
 
-std::vector<Batch> batches_of_different_rows(int count) {
+std::vector<TokenBatch> batches_of_different_rows(int count) {
   torch::manual_seed(5);
-  std::vector<Batch> batches;
+  std::vector<TokenBatch> batches;
   batches.reserve(count);
   for (int i = 0; i < count; ++i) batches.push_back(batch_of(4 + (i * 37 + 14) % 200, 25));
   return batches;
@@ -277,7 +277,7 @@ TEST(Sizes, ThreeOfManyNumbersOfRowsNeedTheCompiler) {
 TEST(Sizes, BitsDoNotDependOnEarlierSizes) {
   torch::manual_seed(6);
   Classifier model;
-  const auto losses = [&](const std::vector<Batch>& batches) {
+  const auto losses = [&](const std::vector<TokenBatch>& batches) {
     const auto forward = compile(
         [&](const at::Tensor& ids, const at::Tensor& labels) {
           model.zero_grad();
@@ -287,14 +287,14 @@ TEST(Sizes, BitsDoNotDependOnEarlierSizes) {
         },
         {.always = true});
     std::map<int64_t, std::vector<at::Tensor>> results;
-    for (const Batch& batch : batches) {
+    for (const TokenBatch& batch : batches) {
       std::vector<at::Tensor>& made = results[batch.ids.size(1) * 1000 + batch.ids.size(0)];
       made = {forward(batch.ids, batch.labels).detach().clone()};
       for (const at::Tensor& weight : model.parameters()) made.push_back(weight.grad().clone());
     }
     return results;
   };
-  std::vector<Batch> batches;
+  std::vector<TokenBatch> batches;
   for (const auto& [rows, length] : std::vector<std::pair<int64_t, int64_t>>{
            {4, 12}, {4, 37}, {4, 64}, {4, 1}, {7, 37}, {1, 20}, {4, 129}, {3, 2}, {16, 300}})
     batches.push_back(batch_of(rows, length));

@@ -1,27 +1,25 @@
 #!/usr/bin/env bash
-# run.sh PREFIX WORK: builds each project of examples/ alone, with the package installed in PREFIX, runs it and looks at what it says.
+# run.sh PREFIX WORK: configures each project of examples/ with the package installed in PREFIX, runs the programs that ../readme/build.sh built
+# in WORK, and looks at what they say.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 prefix=$1 work=$2
 command=$prefix/bin/bellows
 
 complain() { echo "examples: $*" >&2; exit 1; }
-rm -rf "$work/run"
+rm -rf "$work/run" "$work/alone"
 mkdir -p "$work/run"
 
 for file in "$root"/examples/*/*.cpp "$root"/examples/*/*.h "$root"/examples/*/CMakeLists.txt; do
   (($(wc -l <"$file") <= 120)) || complain "$file has more than 120 lines"
 done
 
-if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
-build_one() {
-  cmake -S "$1" -B "$2" -G Ninja -DCMAKE_PREFIX_PATH="$3" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" >"$2.log" 2>&1 &&
-    cmake --build "$2" >>"$2.log" 2>&1 || { cat "$2.log" >&2; return 1; }
-}
-export -f build_one
+# A user builds each project alone. Here they are built together, by ../readme/build.sh: libtorch's header is compiled once.
 for folder in "$root"/examples/*/; do
-  [[ -f $folder/CMakeLists.txt ]] && printf '%s\0%s\0%s\0' "$folder" "$work/$(basename "$folder")" "$prefix"
-done | xargs -0 -n 3 -P 2 bash -c 'build_one "$@"' _ || complain "an example does not build (see its log above)"
+  [[ -f $folder/CMakeLists.txt ]] || continue
+  project=$work/alone/$(basename "$folder")
+  cmake -S "$folder" -B "$project" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" >"$work/cmake.log" 2>&1 || { cat "$work/cmake.log" >&2; complain "$folder is no project"; }
+done
 
 cd "$work/run"
 ln -s "$root/data" data

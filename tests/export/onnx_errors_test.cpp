@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "bellows/export.h"
@@ -15,10 +16,10 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-const std::string file = ::testing::TempDir() + "bellows-onnx-errors.onnx";
+const std::string unwritten_file = ::testing::TempDir() + "bellows-onnx-errors.onnx";
 
 auto refused(const OnnxFunction& function, const OnnxOptions& options = {}) {
-  return [=] { export_onnx(function, {at::ones({2, 3, 4})}, file, options); };
+  return [=] { export_onnx(function, {at::ones({2, 3, 4})}, unwritten_file, options); };
 }
 
 const OnnxFunction identity = [](const std::vector<at::Tensor>& x) { return std::vector<at::Tensor>{x[0] + 1}; };
@@ -31,7 +32,7 @@ TEST(OnnxErrors, AnOperatorWithoutAMappingIsNamed) {
   EXPECT_THAT(refused(function, {.weights = {{"layer.matrix", weight}}}),
               ThrowsMessage<c10::ValueError>(AllOf(HasSubstr("aten::_linalg_det"), HasSubstr("has no mapping"),
                                                    HasSubstr("`layer.matrix`"), HasSubstr("docs/export.md"))));
-  EXPECT_FALSE(std::filesystem::exists(file));
+  EXPECT_FALSE(std::filesystem::exists(unwritten_file));
 }
 
 TEST(OnnxErrors, OptionsAreChecked) {
@@ -74,6 +75,54 @@ TEST(OnnxErrors, TheDocumentListsAllMappings) {
   std::string expected;
   for (const OnnxMapping& one : onnx_mappings()) expected += "| `" + one.aten + "` | " + one.onnx + " |\n";
   EXPECT_NE(text.str().find(expected), std::string::npos) << "docs/export.md needs this table:\n" << expected;
+}
+
+/// The files that an export leaves.
+std::set<std::string> files_in(const std::filesystem::path& folder) {
+  std::set<std::string> names;
+  for (const auto& one : std::filesystem::directory_iterator(folder)) names.insert(one.path().filename());
+  return names;
+}
+
+/// A runtime that adds a number to the right results.
+OnnxChecker runtime_that_adds(double number, std::string& loaded) {
+  return {.name = "a runtime", .load = [number, &loaded](const std::string& path) -> OnnxFunction {
+            loaded = path;
+            EXPECT_TRUE(std::filesystem::exists(path));
+            return [number](const std::vector<at::Tensor>& x) { return std::vector<at::Tensor>{x[0] + 1 + number}; };
+          }};
+}
+
+TEST(OnnxCheck, ComparesTheFileBeforeItGetsItsName) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "bellows-onnx-check";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  const std::string path = folder / "model.onnx";
+  const std::vector<at::Tensor> inputs{at::randn({2, 3, 4})};
+  std::string loaded;
+  const OnnxReport report = export_onnx(identity, inputs, path, {.checker = runtime_that_adds(1e-6, loaded)});
+  EXPECT_EQ(report.checked_by, "a runtime");
+  EXPECT_EQ(report.checked_calls, 4) << "three recorded sizes, and a batch of one";
+  EXPECT_GT(report.largest_difference, 0);
+  EXPECT_THAT(report.to_text(), HasSubstr("checked in a runtime with 4 calls"));
+  EXPECT_NE(loaded, path);
+  EXPECT_EQ(files_in(folder), std::set<std::string>{"model.onnx"});
+
+  const auto written = std::filesystem::last_write_time(path);
+  EXPECT_THAT([&] { export_onnx(identity, inputs, path, {.checker = runtime_that_adds(0.1, loaded)}); },
+              ThrowsMessage<c10::ValueError>(AllOf(HasSubstr("output \"output\" of the file in a runtime differs"),
+                                                   HasSubstr("sizes [2, 3, 4]"),
+                                                   HasSubstr("The first operator that differs is aten::add"))));
+  EXPECT_EQ(files_in(folder), std::set<std::string>{"model.onnx"});
+  EXPECT_EQ(std::filesystem::last_write_time(path), written) << "the older file stays";
+
+  const at::Tensor weight = at::ones({1});
+  const OnnxFunction with_weight = [&](const std::vector<at::Tensor>& x) {
+    return std::vector<at::Tensor>{x[0] + weight};
+  };
+  export_onnx(with_weight, inputs, path,
+              {.weights = {{"weight", weight}}, .external_data_above = 0, .checker = runtime_that_adds(0, loaded)});
+  EXPECT_EQ(files_in(folder), (std::set<std::string>{"model.onnx", "model.onnx.data"}));
 }
 
 }  // namespace

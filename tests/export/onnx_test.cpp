@@ -2,12 +2,15 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 
 #include "bellows/export.h"
+#include "bellows/models/bert.h"
 #include "bellows/quant/quantize.h"
 #include "tests/export/onnx_reader.h"
+#include "tests/quant/networks.h"
 
 namespace bellows {
 namespace {
@@ -165,6 +168,23 @@ TEST_F(Onnx, Fp16StaysFp16) {
   EXPECT_EQ(report.inputs[0].dtype, "float16");
 }
 
+TEST_F(Onnx, QuantizedAttentionIsWrittenWithIntegers) {
+  torch::manual_seed(6);
+  models::BertOptions options;
+  options.vocab_size = 50, options.hidden_size = 64, options.intermediate_size = 128;
+  options.num_hidden_layers = 1, options.num_attention_heads = 2;
+  options.mask_padding = false;
+  const Model model = models::bert(options);
+  model.eval();
+  const at::Tensor ids = torch::randint(1, 50, {2, 12}, at::kLong);
+  const std::vector<std::vector<at::Tensor>> calibration{{ids}};
+  const quant::Quantized quantized = quant::quantize(model, {}, calibration);
+  export_onnx(quantized.model, {ids}, path());
+  const OnnxFile file = read_onnx(path());
+  EXPECT_EQ(file.count("Softmax"), 1);
+  EXPECT_GE(file.count("QuantizeLinear"), 3) << "query, key and value";
+}
+
 TEST_F(Onnx, QuantizedModelsHaveQuantizeAndDequantizeNodes) {
   const Model model = Model::of(std::make_shared<Net>());
   model.eval();
@@ -178,6 +198,37 @@ TEST_F(Onnx, QuantizedModelsHaveQuantizeAndDequantizeNodes) {
     return one.second.element_type == 3 && one.second.sizes.size() > 1;
   });
   EXPECT_EQ(int8, 2);
+}
+
+TEST_F(Onnx, QuantizedEmbeddingsStayIntegers) {
+  const auto net = quant::samples::Text();
+  const Model quantized = quant::quantize(quant::samples::model_of(net), {}, quant::samples::texts()).model;
+  export_onnx(quantized, {quant::samples::texts()[0][0]}, path());
+  const OnnxFile file = read_onnx(path());
+  EXPECT_GE(file.count("Gather"), 2);
+  const auto has = [&](int element_type, std::vector<int64_t> sizes) {
+    return std::any_of(file.initializers.begin(), file.initializers.end(), [&](const auto& one) {
+      return one.second.element_type == element_type && one.second.sizes == sizes;
+    });
+  };
+  constexpr int fp32 = 1, int8 = 3;
+  EXPECT_TRUE(has(int8, {50, 32}));
+  EXPECT_TRUE(has(fp32, {50, 1}));
+  EXPECT_FALSE(has(fp32, {50, 32}));
+}
+
+TEST_F(Onnx, FourBitEmbeddingsHaveTwoIntegersPerByte) {
+  const auto net = quant::samples::Text();
+  const quant::Options options{
+      .method = quant::Method::weight_only, .weights = quant::group_scheme(4, 16), .skip = {"inner", "head"}};
+  const Model quantized = quant::quantize(quant::samples::model_of(net), options, quant::samples::texts()).model;
+  export_onnx(quantized, {quant::samples::texts()[0][0]}, path());
+  const OnnxFile file = read_onnx(path());
+  const auto words = std::find_if(file.initializers.begin(), file.initializers.end(), [](const auto& one) {
+    constexpr int uint8 = 2;
+    return one.second.element_type == uint8 && one.second.sizes == std::vector<int64_t>{50, 16};
+  });
+  EXPECT_NE(words, file.initializers.end());
 }
 
 TEST_F(Onnx, TheModelDoesNotChange) {

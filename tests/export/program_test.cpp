@@ -13,6 +13,7 @@
 #include "bellows/models/resnet.h"
 #include "bellows/quant.h"
 #include "bellows/system/file.h"
+#include "tests/quant/networks.h"
 #include "tests/support/errors.h"
 
 namespace bellows {
@@ -65,7 +66,43 @@ TEST_P(ProgramModels, RunsWithOtherSizes) {
   std::filesystem::remove(path);
 }
 
+/// Registered models without convolutions.
+class BatchInvariantModels : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(BatchInvariantModels, RowsDoNotDependOnTheBatch) {
+  const models::ModelEntry& entry = models::registry().at(GetParam());
+  torch::manual_seed(2);
+  const Model model = entry.make(10, entry.input_shape[0] > 0 ? entry.input_shape[0] : 3);
+  model.eval();
+  const auto example = [&](int64_t batch) {
+    return models::example_inputs(entry, batch, entry.input == models::InputKind::tokens ? 14 : 0);
+  };
+  DynamicAxes axes;
+  const auto names = model.inputs();
+  for (size_t i = 0; i < example(2).size(); ++i) axes[names[i].name] = {{0, "batch"}};
+  const std::string path = temporary(std::string("rows-") + GetParam());
+  export_program(model, example(2), path, {.dynamic_axes = axes, .portable = false});
+  const LoadedProgram program = load_program(path, {.batch_invariant = true});
+  const torch::NoGradGuard no_gradients;
+  for (const int64_t batch : {2, 5, 8}) {
+    const auto inputs = example(batch);
+    const auto together = program.run(inputs), expected = model.forward_all(inputs);
+    for (size_t i = 0; i < together.size(); ++i) EXPECT_LT(distance(together[i], expected[i]), 1e-3);
+    for (int64_t row = 0; row < batch; ++row) {
+      std::vector<at::Tensor> one;
+      for (const at::Tensor& input : inputs) one.push_back(input.narrow(0, row, 1).clone());
+      const auto alone = program.run(one);
+      for (size_t i = 0; i < alone.size(); ++i) {
+        EXPECT_TRUE(alone[i].equal(together[i].narrow(0, row, 1)))
+            << "row " << row << " of " << batch << ", output " << i;
+      }
+    }
+  }
+  std::filesystem::remove(path);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, ProgramModels, ::testing::Values("mlp", "digits_resnet", "tabular_mlp", "bert-20m"));
+INSTANTIATE_TEST_SUITE_P(All, BatchInvariantModels, ::testing::Values("mlp", "tabular_mlp", "bert-20m"));
 
 /// A program of the digits ResNet.
 class ProgramFile : public ::testing::Test {
@@ -199,6 +236,19 @@ TEST(ExportProgram, ReturnsSeveralResultsAndInputs) {
   std::filesystem::remove(path);
 }
 
+/// On Intel processors, MKL multiplies such matrices. Its packed matrices are valid at one address only.
+TEST(ExportProgram, LargeMatmulsAreNotStoredWithAddresses) {
+  torch::manual_seed(8);
+  const at::Tensor weight = torch::randn({640, 512}), x = torch::randn({128, 512});
+  const auto function = [&](const std::vector<at::Tensor>& in) {
+    return std::vector<at::Tensor>{at::linear(in[0], weight)};
+  };
+  const std::string path = temporary("large-matmul");
+  export_program(function, {x}, path, {.dynamic_axes = DynamicAxes{}, .weights = {{"weight", weight}}});
+  EXPECT_LT(distance(load_program(path)(x), at::linear(x, weight)), 1e-5);
+  std::filesystem::remove(path);
+}
+
 TEST(ExportProgram, RefusesWhatItCannotExport) {
   const std::string path = temporary("refused");
   const auto reads = [](const std::vector<at::Tensor>& x) {
@@ -230,6 +280,22 @@ TEST(ExportProgram, Int8ModelsStayInt8) {
   EXPECT_LT(distance(program(x), quantized.model.forward(x)), 0.02);
   EXPECT_THAT(program.explain(), HasSubstr("int8 convolution"));
   std::filesystem::remove(path);
+}
+
+TEST(ExportProgram, EmbeddingsStayIntegers) {
+  const at::Tensor ids = quant::samples::texts()[0][0];
+  for (const bool tied : {false, true}) {
+    const quant::Options options{.method = quant::Method::weight_only, .weights = quant::group_scheme(4, 16)};
+    const quant::Quantized quantized =
+        quant::quantize(quant::samples::model_of(quant::samples::Text(tied, 512)), options, quant::samples::texts());
+    const std::string path = temporary("embeddings");
+    ASSERT_EQ(quantized.report.quantized(), tied ? 4 : 5);
+    export_program(quantized.model, {ids}, path, {.portable = false});
+    const LoadedProgram program = load_program(path);
+    const torch::NoGradGuard no_gradients;
+    EXPECT_LT(distance(program(ids), quantized.model.forward(ids)), 1e-4) << tied;
+    std::filesystem::remove(path);
+  }
 }
 
 }  // namespace

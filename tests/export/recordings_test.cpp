@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "bellows/core/exporting.h"
+#include "bellows/export/first_difference.h"
 #include "bellows/export/recordings.h"
 
 namespace bellows::export_detail {
@@ -91,6 +92,31 @@ TEST(Recordings, BranchesOnSizesAreRefused) {
   const auto made =
       record_sizes(function, {at::ones({2, 3})}, {{.name = "batch", .places = {{0, 0}}, .sizes = {2, 4, 6}}}, {});
   EXPECT_EQ(made.calls[0].program.instructions.size(), 1u);
+}
+
+TEST(FirstDifference, NamesTheOperatorAndItsWeights) {
+  const at::Tensor weight = at::randn({3});
+  const std::vector<Named> named{{"layer.weight", weight}};
+  const Forward function = [&](const std::vector<at::Tensor>& x) {
+    return std::vector<at::Tensor>{((x[0] * 2).relu() + weight).sigmoid()};
+  };
+  const Recordings made = record_sizes(function, {at::randn({2, 3})}, batch(), named);
+  // An exported file whose third operator is wrong by `error`.
+  const auto run = [&](double error) {
+    return [&, error](const Recordings& probe) {
+      EXPECT_EQ(probe.output_names.size(), 4u);
+      const at::Tensor twice = probe.inputs[0][0] * 2, sum = twice.relu() + weight + error;
+      return std::vector<at::Tensor>{twice, twice.relu(), sum, sum.sigmoid()};
+    };
+  };
+  EXPECT_THAT(
+      first_difference(made, run(0.25), false),
+      HasSubstr(
+          "aten::add.Tensor, operator 3 of the recording, which reads `layer.weight`. Its result differs by 0.25"));
+  EXPECT_EQ(first_difference(made, run(1e-6), false), "");
+  EXPECT_EQ(first_difference(
+                made, [](const Recordings&) -> std::vector<at::Tensor> { throw std::runtime_error("no"); }, false),
+            "");
 }
 
 }  // namespace

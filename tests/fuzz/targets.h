@@ -56,6 +56,13 @@ void quant_config(io::ByteSpan bytes);
 void quant_file(io::ByteSpan bytes);
 /// A configuration, a zero byte, and a safetensors file with a quantized checkpoint. The model then runs.
 void quant_checkpoint(io::ByteSpan bytes);
+/// A request for inference: as JSON, with binary data after the JSON text, and as raw data. Accepted tensors are written
+/// as a response.
+void infer_request(io::ByteSpan bytes);
+/// A request for inference over gRPC.
+void infer_message(io::ByteSpan bytes);
+/// The configuration of a served model, which is also written as JSON.
+void serve_config(io::ByteSpan bytes);
 /// A file with a teacher's outputs: as it is, and with its checksum mended.
 void teacher_cache(io::ByteSpan bytes);
 

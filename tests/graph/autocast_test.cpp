@@ -1,6 +1,7 @@
 #include "bellows/graph/passes/autocast.h"
 
 #include "bellows/amp/autocast.h"
+#include "bellows/tap/half_operators.h"
 #include "tests/graph/pass_support.h"
 #include "tests/graph/training.h"
 
@@ -32,7 +33,10 @@ std::shared_ptr<PassBackend> expect_autocast(const Forward& forward, const at::T
       return forward(input).to(at::kFloat);
     }();
     at::Tensor passed;
-    region.run([&] { passed = forward(input); });
+    {
+      const tap::FastHalfGuard fast_half(dtype == at::kHalf);  // as in AutocastGuard
+      region.run([&] { passed = forward(input); });
+    }
     EXPECT_EQ(passed.dtype(), plain.dtype());
     const double difference = (passed - (call ? cast : plain)).abs().max().item<double>();
     EXPECT_LE(difference, tolerance * plain.abs().max().item<double>()) << "call " << call << "\n"
@@ -312,6 +316,34 @@ TEST(WideningPass, TrainsInFp32UnderAutocast) {
   const auto convolutions = expect_closer_to_fp32([&] { return images->forward(image).pow(2).mean(); },
                                                   images->parameters(), 1.01);  // some stay in bf16
   EXPECT_GT(convolutions->reports.back().fired("widening"), 2) << convolutions->programs.back().to_text();
+}
+
+/// Attention with 16 columns per head: its matmuls alone would not be worth casts.
+TEST(WideningPass, KeepsAttentionInFp32) {
+  torch::manual_seed(4);
+  nn::Linear projection(128, 3 * 128);
+  const at::Tensor x = torch::randn({16 * 65, 128});
+  const auto loss = [&] {
+    const auto parts = projection->forward(x).view({16, 65, 3, 8, 16}).permute({2, 0, 3, 1, 4}).unbind(0);
+    const at::Tensor weights = at::softmax(at::matmul(parts[0], parts[1].transpose(2, 3)) / 4, -1);
+    return at::matmul(weights, parts[2]).pow(2).mean();
+  };
+  const auto backend = expect_closer_to_fp32(loss, projection->parameters(), 1.01);
+  const graph::Program& program = backend->programs.back();
+  for (const Instruction& one : program.instructions) {
+    if (!one.op || one.op->name != "aten::bmm") continue;
+    EXPECT_EQ(one.results[0].operands[0].geometry.dtype, caffe2::TypeMeta::Make<float>()) << program.to_text();
+  }
+}
+
+/// The input exists in fp32, so that casting it costs more than reading it.
+TEST(WideningPass, ReadsLargeInputsInFp32) {
+  torch::manual_seed(5);
+  nn::Linear linear(1433, 16);
+  const at::Tensor x = torch::rand({2708, 1433});
+  const auto backend =
+      expect_closer_to_fp32([&] { return linear->forward(x).pow(2).mean(); }, linear->parameters(), 1.01);
+  EXPECT_EQ(backend->reports.back().fired("widening"), 2) << backend->programs.back().to_text();
 }
 
 TEST(WideningPass, KeepsTypesAndSmallMatmuls) {

@@ -44,7 +44,9 @@ TEST(Expressions, AreWhatOperatorsCompute) {
   for (const char* name :
        {"aten::gelu_backward", "aten::_softmax_backward_data", "aten::native_layer_norm",
         "aten::native_layer_norm_backward", "aten::native_batch_norm", "aten::native_batch_norm_backward",
-        "aten::mean.dim", "aten::_log_softmax", "aten::threshold_backward"})
+        "aten::mean.dim", "aten::_log_softmax", "aten::threshold_backward", "aten::binary_cross_entropy_with_logits",
+        "aten::binary_cross_entropy_backward", "aten::huber_loss", "aten::huber_loss_backward", "aten::smooth_l1_loss",
+        "aten::smooth_l1_loss_backward", "aten::log_sigmoid_forward", "aten::log_sigmoid_backward"})
     EXPECT_TRUE(seen.contains(name)) << name;
 }
 

@@ -73,6 +73,21 @@ TEST(Composites, AreSaidByTheirParts) {
   EXPECT_EQ(fast->reports.back().fired("batch norm"), 1) << fast->programs.back().to_text();
 }
 
+TEST(Composites, ConvolutionsOfTracesAreFolded) {
+  const nn::BatchNorm2d norm(4);
+  norm->running_mean.uniform_(-1, 1);
+  const auto forward = [=](const at::Tensor& input) {
+    const at::Tensor w = norm->weight.view({4, 1, 1, 1}).expand({4, 4, 1, 1}).contiguous();
+    const at::Tensor y =
+        at::_convolution(input, w, norm->bias, {2, 2}, {1, 1}, {1, 1}, false, {0, 0}, 1, false, false, true, true);
+    return nn::BatchNorm2d(norm)->forward(y).relu();
+  };
+  const auto exact = expect_frozen(norm.ptr(), forward, torch::randn({2, 4, 9, 9}), 0, {.exact = true}, true);
+  EXPECT_GE(exact->reports.back().fired("composites"), 1) << exact->programs.back().to_text();
+  const auto fast = expect_frozen(norm.ptr(), forward, torch::randn({2, 4, 9, 9}), 1e-4, {}, true);
+  EXPECT_EQ(fast->reports.back().fired("batch norm"), 1) << fast->programs.back().to_text();
+}
+
 TEST(Composites, OfOneSampleStay) {
   const nn::BatchNorm2d norm(4);
   const at::Tensor w = torch::randn({4, 4, 3, 3});

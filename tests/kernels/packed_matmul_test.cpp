@@ -14,9 +14,9 @@ struct PackedCase {
 };
 
 /// Sizes around those of tiles, vectors and panels.
-const std::vector<PackedCase> packed_cases{{1, 1, 1},    {1, 51, 204},  {2, 3, 31},    {3, 17, 33}, {5, 64, 16},
-                                           {6, 8, 64},   {11, 9, 129},  {12, 128, 96}, {13, 5, 15}, {20, 200, 800},
-                                           {32, 51, 51}, {31, 7, 1000}, {64, 128, 384}};
+const std::vector<PackedCase> packed_cases{{1, 1, 1},    {1, 51, 204},  {2, 3, 31},     {3, 17, 33},   {5, 64, 16},
+                                           {6, 8, 64},   {11, 9, 129},  {12, 128, 96},  {13, 5, 15},   {20, 200, 800},
+                                           {32, 51, 51}, {31, 7, 1000}, {64, 128, 384}, {140, 1000, 8}};
 
 /// Relative to the largest sum of absolute products: the rounding of sums in fp32, and one rounding in other types.
 double tolerance_of(c10::ScalarType type) {
@@ -34,7 +34,8 @@ double tolerance_of(c10::ScalarType type) {
 
 enum class Version { simd, reference };
 
-at::Tensor product(Version version, const at::Tensor& left, const at::Tensor& right, const at::Tensor& bias) {
+at::Tensor product(Version version, const at::Tensor& left, const at::Tensor& right, const at::Tensor& bias,
+                   const at::Tensor& added = {}) {
   const auto type = left.scalar_type();
   const int64_t rows = left.size(0), inner = left.size(1), columns = right.size(1);
   const auto bytes = [](size_t count) { return at::empty({static_cast<int64_t>(count)}, at::kByte); };
@@ -53,6 +54,7 @@ at::Tensor product(Version version, const at::Tensor& left, const at::Tensor& ri
                             .left = left.data_ptr(),
                             .packed = packed.data_ptr(),
                             .bias = bias.defined() ? bias.data_ptr() : nullptr,
+                            .added = added.defined() ? added.data_ptr() : nullptr,
                             .result = result.data_ptr(),
                             .scratch = scratch.data_ptr()};
   if (version == Version::simd) {
@@ -101,6 +103,34 @@ TEST_P(PackedMatmulTest, HasTheSameBitsOnOneThread) {
   const at::Tensor one = product(Version::simd, left, right, {});
   at::set_num_threads(threads);
   EXPECT_TRUE(at::equal(many, one));
+}
+
+TEST_P(PackedMatmulTest, RowsDoNotDependOnOtherRows) {
+  torch::manual_seed(5);
+  const int64_t rows = 130;  // several parts of the left matrix
+  const at::Tensor left = at::randn({rows, 1100}).to(GetParam()), right = at::randn({1100, 40}).to(GetParam()),
+                   bias = at::randn({40}).to(GetParam()), added = at::randn({rows, 40}).to(GetParam());
+  const at::Tensor all = product(Version::simd, left, right, bias, added);
+  for (const int64_t count : {1, 2, 5, 26, 65}) {
+    for (int64_t row = 0; row + count <= rows; row += count) {
+      const at::Tensor some =
+          product(Version::simd, left.narrow(0, row, count), right, bias, added.narrow(0, row, count));
+      ASSERT_TRUE(at::equal(some, all.narrow(0, row, count))) << "rows " << row << " to " << row + count;
+    }
+  }
+}
+
+TEST_P(PackedMatmulTest, AddsAMatrix) {
+  torch::manual_seed(5);
+  const at::Tensor left = at::randn({19, 900}).to(GetParam()), right = at::randn({900, 45}).to(GetParam()),
+                   bias = at::randn({45}).to(GetParam()), added = at::randn({19, 45}).to(GetParam());
+  const at::Tensor exact =
+      left.to(at::kDouble).mm(right.to(at::kDouble)) + bias.to(at::kDouble) + added.to(at::kDouble);
+  const double scale = left.abs().to(at::kDouble).mm(right.abs().to(at::kDouble)).max().item<double>();
+  for (const Version version : {Version::simd, Version::reference}) {
+    const at::Tensor made = product(version, left, right, bias, added).to(at::kDouble);
+    EXPECT_LE((made - exact).abs().max().item<double>(), tolerance_of(GetParam()) * scale);
+  }
 }
 
 TEST_P(PackedMatmulTest, PropagatesNanAndInfinity) {

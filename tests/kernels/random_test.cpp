@@ -39,7 +39,7 @@ at::Generator generator_after(uint64_t seed, int64_t words) {
 }
 
 /// One kind of fill, and the operator of libtorch that draws the same values.
-struct Kind {
+struct FillKind {
   std::string name;
   RandomFill fill;
   std::function<void(at::Tensor&, const at::Generator&)> theirs;
@@ -57,39 +57,39 @@ void draw_bernoulli(at::Tensor& x, double p, const at::Generator& generator) {
   });
 }
 
-Kind bernoulli(at::ScalarType dtype, double p) {
+FillKind bernoulli(at::ScalarType dtype, double p) {
   return {"bernoulli " + std::to_string(p) + " " + c10::toString(dtype),
           {.law = RandomLaw::bernoulli, .dtype = dtype, .a = p},
           [=](at::Tensor& x, const at::Generator& generator) { draw_bernoulli(x, p, generator); }};
 }
 
-Kind uniform(at::ScalarType dtype, double from, double to) {
+FillKind uniform(at::ScalarType dtype, double from, double to) {
   return {std::string("uniform ") + c10::toString(dtype),
           {.law = RandomLaw::uniform, .dtype = dtype, .a = from, .b = to},
           [=](at::Tensor& x, const at::Generator& generator) { x.uniform_(from, to, generator); }};
 }
 
-Kind normal(at::ScalarType dtype, double mean, double std) {
+FillKind normal(at::ScalarType dtype, double mean, double std) {
   return {std::string("normal ") + c10::toString(dtype),
           {.law = RandomLaw::normal, .dtype = dtype, .a = mean, .b = std},
           [=](at::Tensor& x, const at::Generator& generator) { x.normal_(mean, std, generator); },
           16};
 }
 
-Kind integers(at::ScalarType dtype, int64_t from, int64_t to) {
+FillKind integers(at::ScalarType dtype, int64_t from, int64_t to) {
   const auto range = static_cast<uint64_t>(to) - static_cast<uint64_t>(from);
   return {"integers below " + std::to_string(to) + " " + c10::toString(dtype),
           {.law = RandomLaw::integers, .dtype = dtype, .range = range, .base = from, .wide = range >= 1u << 28},
           [=](at::Tensor& x, const at::Generator& generator) { x.random_(from, to, generator); }};
 }
 
-std::vector<Kind> few_kinds() {
+std::vector<FillKind> few_kinds() {
   return {bernoulli(at::kFloat, 0.9), uniform(at::kFloat, 0.1, 0.77), normal(at::kFloat, 0.3, 1.7),
           integers(at::kLong, -3, 97)};
 }
 
-std::vector<Kind> all_kinds() {
-  std::vector<Kind> kinds = few_kinds();
+std::vector<FillKind> all_kinds() {
+  std::vector<FillKind> kinds = few_kinds();
   for (const auto dtype :
        {at::kDouble, at::kBFloat16, at::kHalf, at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong}) {
     kinds.push_back(bernoulli(dtype, 0.3));
@@ -111,7 +111,7 @@ std::vector<Kind> all_kinds() {
 }
 
 /// Values and state of one fill against libtorch's, from a generator after `before` draws.
-void expect_same_fill(const Kind& kind, int64_t count, int64_t before, uint64_t seed = 11) {
+void expect_same_fill(const FillKind& kind, int64_t count, int64_t before, uint64_t seed = 11) {
   if (count < kind.fewest || !can_random_fill(kind.fill)) return;
   const std::string what =
       kind.name + ", " + std::to_string(count) + " values after " + std::to_string(before) + " words";
@@ -124,7 +124,7 @@ void expect_same_fill(const Kind& kind, int64_t count, int64_t before, uint64_t 
   expect_same_state(state, generator, what);
 }
 
-void expect_reference(const Kind& kind, int64_t count) {
+void expect_reference(const FillKind& kind, int64_t count) {
   if (!can_random_fill(kind.fill)) return;
   MersenneTwister ours = state_of(generator_after(1, 100)), theirs = ours;
   at::Tensor x = torch::zeros({count}, kind.fill.dtype), y = torch::zeros({count}, kind.fill.dtype);
@@ -165,7 +165,7 @@ class Random : public testing::Test {
 };
 
 TEST_F(Random, EverySizeEqualsLibtorch) {
-  for (const Kind& kind : few_kinds()) {
+  for (const FillKind& kind : few_kinds()) {
     for (int64_t count = 0; count <= 10'000; ++count) {
       expect_same_fill(kind, count, count % 700);
       if (HasFailure()) return;
@@ -180,7 +180,7 @@ TEST_F(Random, FusedKernelsAreUsedWhereLibtorchHasThem) {
 
 TEST_F(Random, EveryTypeEqualsLibtorch) {
   with_each_target([] {
-    for (const Kind& kind : all_kinds()) {
+    for (const FillKind& kind : all_kinds()) {
       for (const int64_t count : {1, 2, 15, 16, 17, 33, 623, 624, 625, 1248, 5001}) {
         expect_same_fill(kind, count, 0);
         expect_same_fill(kind, count, 313);
@@ -191,7 +191,7 @@ TEST_F(Random, EveryTypeEqualsLibtorch) {
 
 TEST_F(Random, LargeSizesEqualLibtorchOnAnyNumberOfThreads) {
   std::mt19937 sizes(3);
-  const std::vector<Kind> kinds = all_kinds();
+  const std::vector<FillKind> kinds = all_kinds();
   for (int i = 0; i < 100; ++i) {
     const auto count = std::uniform_int_distribution<int64_t>(100'000, 1'500'000)(sizes);
     const int threads = std::vector{1, 2, 4}[static_cast<size_t>(i) % 3];
@@ -205,7 +205,7 @@ TEST_F(Random, EveryBoundaryOfAStageEqualsLibtorch) {
   constexpr int64_t stage = 64 * MersenneTwister::size;
   for (const int threads : {2, 4}) {
     at::set_num_threads(threads);
-    for (const Kind& kind : few_kinds()) {
+    for (const FillKind& kind : few_kinds()) {
       for (const int64_t before : {0, 311, 624}) {
         for (const int64_t stages : {14, 15}) {
           for (const int64_t more : {-1, 0, 16}) expect_same_fill(kind, stages * stage + more, before);
@@ -220,13 +220,14 @@ TEST_F(Random, SavedStatesEqualLibtorch) {
   std::mt19937 draws(5);
   for (uint64_t seed = 0; seed < 50; ++seed) {
     const auto before = std::uniform_int_distribution<int64_t>(0, 3000)(draws);
-    for (const Kind& kind : few_kinds()) expect_same_fill(kind, 2000 + static_cast<int64_t>(seed), before, seed << 30);
+    for (const FillKind& kind : few_kinds())
+      expect_same_fill(kind, 2000 + static_cast<int64_t>(seed), before, seed << 30);
   }
 }
 
 TEST_F(Random, EqualsTheReference) {
   with_each_target([] {
-    for (Kind kind : all_kinds()) {
+    for (FillKind kind : all_kinds()) {
       if (kind.fill.law == RandomLaw::normal) continue;  // libtorch is its reference
       for (const bool fused : {true, false}) {
         kind.fill.fused = fused;
@@ -237,7 +238,7 @@ TEST_F(Random, EqualsTheReference) {
 }
 
 TEST_F(Random, StridedValuesEqualContiguousOnes) {
-  for (const Kind& kind : all_kinds()) {
+  for (const FillKind& kind : all_kinds()) {
     if (kind.fewest > 0) continue;
     constexpr int64_t count = 3001;
     MersenneTwister a = state_of(generator_after(1, 10)), b = a;

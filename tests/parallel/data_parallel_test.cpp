@@ -11,6 +11,7 @@
 
 #include "bellows/amp/autocast.h"
 #include "bellows/tap/observer.h"
+#include "tests/parallel/ddp_models.h"
 #include "tests/support/errors.h"
 
 namespace bellows::parallel::testing {
@@ -77,13 +78,7 @@ at::Tensor sum_loss(const Model& model, const std::vector<at::Tensor>& part) {
   return at::mse_loss(model(part[0]), part[1], at::Reduction::Sum);
 }
 
-std::vector<at::Tensor> gradients_of(const Model& model) {
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : model.parameters()) gradients.push_back(parameter.grad());
-  return gradients;
-}
-
-void expect_close(const std::vector<at::Tensor>& got, const std::vector<at::Tensor>& expected) {
+void expect_same_gradients(const std::vector<at::Tensor>& got, const std::vector<at::Tensor>& expected) {
   ASSERT_EQ(got.size(), expected.size());
   for (size_t i = 0; i < got.size(); ++i) {
     ASSERT_EQ(got[i].defined(), expected[i].defined()) << i;
@@ -103,7 +98,7 @@ TEST(DataParallel, ThirtySamplesOverThreeReplicasGiveTheBatchsGradient) {
     const at::Tensor loss = dp.backward(samples(30), mean_loss);
     EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-14);
     EXPECT_FALSE(loss.requires_grad());
-    expect_close(gradients_of(model), gradients_of(whole));
+    expect_same_gradients(gradients_of(model), gradients_of(whole));
     const c10::NoGradGuard no_grad;
     for (const Model& each : {whole, model}) each.parameters()[0].sub_(each.parameters()[0].grad(), 0.1);
   }
@@ -119,7 +114,7 @@ TEST(DataParallel, PartsThatAreNotEqualCountBySamples) {
       expected.backward();
       EXPECT_NEAR(dp.backward(samples(count), loss, {.loss_over = over}).item<double>(), expected.item<double>(),
                   1e-12);
-      expect_close(gradients_of(model), gradients_of(whole));
+      expect_same_gradients(gradients_of(model), gradients_of(whole));
     }
   }
 }
@@ -231,7 +226,7 @@ TEST(DataParallel, WhatAReplicaThrowsHasItsName) {
   for (at::Tensor& parameter : model.parameters()) parameter.mutable_grad().reset();
   mean_loss(whole, samples(30)).backward();
   dp.backward(samples(30), mean_loss);
-  expect_close(gradients_of(model), gradients_of(whole));
+  expect_same_gradients(gradients_of(model), gradients_of(whole));
 }
 
 TEST(DataParallel, RefusesWhatItCannotSplitOrReplicate) {

@@ -11,7 +11,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-constexpr int steps = 20;
+constexpr int trained_steps = 20;
 /// Many buckets, none of which ends with a layer.
 const DistributedOptions small_buckets = {.bucket_bytes = 900, .first_bucket_bytes = 120};
 
@@ -26,7 +26,7 @@ template <class Module>
 Tensors trained_alone() {
   const auto [model, module] = make_model<Module>(uint64_t{1});
   auto optimizer = sgd(model);
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0; step < trained_steps; ++step) {
     optimizer.zero_grad();
     loss_of(model.forward(numbers({12, 6}, 50 + step))).backward();
     optimizer.step();
@@ -40,7 +40,7 @@ Tensors trained_on(int ranks, const DistributedOptions& options) {
     const auto [model, module] = make_model<Module>(uint64_t(1 + group.rank()));  // rank 0's weights are what counts
     const DistributedDataParallel ddp(model, group, options);
     auto optimizer = sgd(model);
-    for (int step = 0; step < steps; ++step) {
+    for (int step = 0; step < trained_steps; ++step) {
       optimizer.zero_grad(/*set_to_none=*/step % 3 != 1);
       loss_of(ddp.forward(part(numbers({12, 6}, 50 + step), group.rank(), ranks))).backward();
       optimizer.step();

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include "tests/quant/networks.h"
+#include "tests/quant/support.h"
 #include "tests/support/errors.h"
 
 namespace bellows::quant {
@@ -13,6 +14,7 @@ namespace {
 
 using samples::batches_of;
 using samples::model_of;
+using samples::relative;
 using ::testing::HasSubstr;
 
 torch::nn::Sequential network(uint64_t seed) {
@@ -23,10 +25,6 @@ torch::nn::Sequential network(uint64_t seed) {
 
 Quantized quantized(const Options& options) {
   return quantize(model_of(network(1)), options, batches_of({8, 64}));
-}
-
-double relative(const at::Tensor& got, const at::Tensor& expected) {
-  return ((got - expected).abs().max() / expected.abs().max()).item<double>();
 }
 
 TEST(QuantizedCheckpoint, LoadsWhatItWrites) {

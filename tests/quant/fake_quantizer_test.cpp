@@ -7,6 +7,7 @@
 #include "bellows/quant/quantize.h"
 #include "bellows/quant/training/batch_norm_freeze.h"
 #include "tests/quant/networks.h"
+#include "tests/quant/support.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
 
@@ -14,6 +15,7 @@ namespace bellows::quant {
 namespace {
 
 using samples::batches_of;
+using samples::layer;
 using samples::model_of;
 using samples::plain;
 using samples::Small;
@@ -231,13 +233,6 @@ TEST(FakeQuantizer, LearnedStepsFollowTheGradientOfPyTorch) {
 }
 
 // ---- the quantized model
-
-const QuantizedLayer& layer(const Quantized& quantized, const std::string& name) {
-  for (const QuantizedLayer& one : *quantized.layers) {
-    if (one.name == name) return one;
-  }
-  throw std::runtime_error("no layer " + name);
-}
 
 /// Integers of a weight that training computes with, from what reaches the operator.
 at::Tensor integers(const at::Tensor& weight, const Parameters& parameters) {

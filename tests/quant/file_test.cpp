@@ -10,19 +10,17 @@
 
 #include "bellows/io/tensors/safetensors.h"
 #include "tests/quant/networks.h"
+#include "tests/quant/support.h"
 #include "tests/support/errors.h"
 
 namespace bellows::quant {
 namespace {
 
 using samples::batches_of;
+using samples::file_named;
 using samples::model_of;
 using samples::Small;
 using ::testing::HasSubstr;
-
-std::string file_named(const std::string& name) {
-  return ::testing::TempDir() + "bellows-quant-" + name + ".safetensors";
-}
 
 TEST(QuantizedFile, LoadsTheSameModel) {
   const auto batches = batches_of({4, 3, 12, 12});
@@ -108,7 +106,7 @@ TEST(QuantizedFile, DamagedFiles) {
     if (name == "first.weight") tensor = tensor.narrow(0, 0, 8).contiguous();
   }
   EXPECT_THAT(loading(other, metadata), HasSubstr("expected the tensor \"first.weight\" as Char [16, 3, 3, 3]"));
-  for (const char* text : {"", "[]", "{}", R"({"version":3,"layers":[]})", R"({"version":1,"layers":[{}]})",
+  for (const char* text : {"", "[]", "{}", R"({"version":4,"layers":[]})", R"({"version":1,"layers":[{}]})",
                            R"({"version":1,"layers":[{"parameter":1}]})"}) {
     const std::string message = loading(tensors, {{"bellows.quantization", text}});
     EXPECT_THAT(message, HasSubstr("quantized layers")) << text;

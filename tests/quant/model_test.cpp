@@ -5,6 +5,7 @@
 
 #include "bellows/quant/quantize.h"
 #include "tests/quant/networks.h"
+#include "tests/quant/support.h"
 #include "tests/support/errors.h"
 
 namespace bellows::quant {
@@ -12,26 +13,17 @@ namespace {
 
 using samples::Attending;
 using samples::batches_of;
+using samples::layer;
 using samples::model_of;
+using samples::relative;
 using samples::Small;
 using ::testing::HasSubstr;
-
-const QuantizedLayer& layer(const Quantized& quantized, const std::string& name) {
-  for (const QuantizedLayer& one : *quantized.layers) {
-    if (one.name == name) return one;
-  }
-  throw std::runtime_error("no layer " + name);
-}
 
 std::string kept(const Quantized& quantized, const std::string& name) {
   for (const LayerReport& one : quantized.report.layers) {
     if (one.name == name) return one.kept;
   }
   return "no layer";
-}
-
-double relative(const at::Tensor& got, const at::Tensor& expected) {
-  return ((got - expected).abs().max() / expected.abs().max()).item<double>();
 }
 
 TEST(QuantizedModel, StaticLinearComputesWithIntegers) {
@@ -196,11 +188,14 @@ TEST(QuantizedModel, WholeModelIsClose) {
 TEST(QuantizedModel, KeepsLayersThatItCannotQuantize) {
   const Model model = model_of(samples::Tied());
   const auto batches = std::vector<std::vector<at::Tensor>>{{torch::randint(0, 20, {3, 5})}};
-  const Quantized made = quantize(model, {.method = Method::weight_only}, batches);
+  const Options no_embeddings{.method = Method::weight_only, .quantize_embeddings = false};
+  const Quantized made = quantize(model, no_embeddings, batches);
   EXPECT_THAT(kept(made, "words"), HasSubstr("also read by aten::embedding"));
   EXPECT_EQ(kept(made, "inner"), "");
   EXPECT_THAT(made.report.to_text(), HasSubstr("float: the weight is also read by aten::embedding (1 layer)"));
-  EXPECT_THAT(message_of([&] { quantize(model, {.method = Method::weight_only, .strict = true}, batches); }),
+  Options strict = no_embeddings;
+  strict.strict = true;
+  EXPECT_THAT(message_of([&] { quantize(model, strict, batches); }),
               HasSubstr("the layer \"words\" cannot be quantized: the weight is also read by aten::embedding"));
   const Quantized groups = quantize(
       model, {.method = Method::weight_only, .weights = group_scheme(4, 5), .skip = {"in*"}, .min_weights = 100},

@@ -56,6 +56,37 @@ struct TiedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Tied);
 
+/// Token, position and type embeddings, a linear, and logits, whose weight may be that of the token embedding.
+struct TextImpl : torch::nn::Module {
+  explicit TextImpl(bool tied = false, int64_t width = 32) : tied_(tied) {
+    torch::manual_seed(9);
+    words = register_module("words", torch::nn::Embedding(torch::nn::EmbeddingOptions(50, width).padding_idx(0)));
+    positions = register_module("positions", torch::nn::Embedding(16, width));
+    types = register_module("types", torch::nn::Embedding(2, width));
+    inner = register_module("inner", torch::nn::Linear(width, width));
+    if (!tied) head = register_module("head", torch::nn::Linear(width, 7));
+  }
+  at::Tensor embed(const at::Tensor& ids) {
+    const at::Tensor word = words(ids), type = types->weight[1];
+    return word + type + positions->weight.slice(0, 0, ids.size(1));
+  }
+  at::Tensor forward(const at::Tensor& ids) {
+    const at::Tensor y = torch::relu(inner(embed(ids)));
+    return tied_ ? torch::matmul(y, words->weight.t()) : head(y);
+  }
+  torch::nn::Embedding words{nullptr}, positions{nullptr}, types{nullptr};
+  torch::nn::Linear inner{nullptr}, head{nullptr};
+
+ private:
+  bool tied_;
+};
+TORCH_MODULE(Text);
+
+inline std::vector<std::vector<at::Tensor>> texts(int64_t samples = 6, int64_t length = 11) {
+  torch::manual_seed(12);
+  return {{torch::randint(0, 50, {samples, length})}};
+}
+
 /// Attention whose query, key and value are results of linears, and a linear behind it.
 struct AttendingImpl : torch::nn::Module {
   AttendingImpl() {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include "bellows/quant/histogram.h"
+#include "bellows/quant/histogram/histogram.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh README PREFIX WORK BIN: compiles and runs what the README shows, with the package installed in PREFIX.
+# run.sh PAGE WORK BIN: runs the blocks of the page that are marked test=NAME. build.sh wrote and compiled them in WORK.
 #
 # ```cpp test=NAME      a program, or statements that are wrapped in main; it must exit with 0
 # ```console test=NAME  lines after `$ ` are run by bash, which must succeed; the other lines are for the reader
@@ -8,32 +8,25 @@
 # the order of their names, so C++ programs can read their files.
 # All run in a folder where data/ and examples/ are the project's, with BIN in front of the PATH.
 set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
-readme=$1 prefix=$2 work=$3 bin=$4
-[[ -r $readme ]] || { echo "no readable README at $readme" >&2; exit 1; }
+root=$(cd "$(dirname "$0")/../.." && pwd)
+page=$(basename "$1" .md) bin=$3
+work=$2/$page
 
-rm -rf "$work"
+rm -rf "$work/run"
 mkdir -p "$work/run"
-awk -v out="$work" -f "$here/extract.awk" "$readme"
-ln -s "$here/../../data" "$here/../../examples" "$work/run/"
-
-if compgen -G "$work/*.cpp" >/dev/null; then
-  cmake -S "$here" -B "$work/build" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Release -DSNIPPETS="$work"
-  cmake --build "$work/build"
-fi
-
+ln -s "$root/data" "$root/examples" "$work/run/"
 cd "$work/run"
 export PATH=$bin:$PATH
 count=0
-for snippet in "$work"/*.sh "$work"/*.cpp; do
-  [[ -e $snippet ]] || continue
-  name=$(basename "$snippet")
+for block in "$work"/*.sh "$work"/*.cpp; do
+  [[ -e $block ]] || continue
+  name=$(basename "$block")
   echo "--- $name"
   case $name in
-    *.cpp) "$work/build/${name%.cpp}" </dev/null ;;
-    *.sh) bash -euo pipefail "$snippet" </dev/null ;;
-  esac || { echo "README: the block test=${name%.*} failed with status $?" >&2; exit 1; }
+    *.cpp) "$2/blocks" "$page" "${name%.cpp}" </dev/null ;;
+    *.sh) bash -euo pipefail "$block" </dev/null ;;
+  esac || { echo "$1: the block test=${name%.*} failed with status $?" >&2; exit 1; }
   count=$((count + 1))
 done
-echo "$count blocks of the README work"
-((count > 0)) || { echo "README has no block marked test=NAME" >&2; exit 1; }
+echo "$count blocks of the page work"
+((count > 0)) || { echo "$1 has no block marked test=NAME" >&2; exit 1; }

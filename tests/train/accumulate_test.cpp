@@ -57,13 +57,13 @@ struct Case {
 };
 
 /// Weights after one step with learning rate 1, and the loss that the loop reports.
-struct Outcome {
+struct StepResult {
   std::vector<at::Tensor> weights;
   double loss;
 };
 
-Outcome one_step(const Case& which, const data::Dataset& dataset, int64_t outputs,
-                 const std::function<LossFn(const Model&)>& make_loss) {
+StepResult one_step(const Case& which, const data::Dataset& dataset, int64_t outputs,
+                    const std::function<LossFn(const Model&)>& make_loss) {
   Recipe recipe;
   recipe.gradient_accumulation_steps = which.accumulate;
   recipe.max_grad_norm = which.clip_norm;
@@ -82,7 +82,7 @@ Outcome one_step(const Case& which, const data::Dataset& dataset, int64_t output
   return {copies_of(model), loop.take_losses().at(0)};
 }
 
-void expect_near(const Outcome& a, const Outcome& b, const std::string& what) {
+void expect_near(const StepResult& a, const StepResult& b, const std::string& what) {
   EXPECT_NEAR(a.loss, b.loss, 1e-12) << what;
   for (size_t i = 0; i < a.weights.size(); ++i)
     EXPECT_LT((a.weights[i] - b.weights[i]).abs().max().item<double>(), 1e-12) << what << ", tensor " << i;
@@ -95,7 +95,7 @@ LossFn points_loss(const Model& model) {
 }  // namespace
 
 TEST(Accumulate, RaggedBatchesGiveTheGradientOfOneBatch) {
-  const Outcome whole = one_step({.batch = samples, .accumulate = 1}, ragged_points(), 3, points_loss);
+  const StepResult whole = one_step({.batch = samples, .accumulate = 1}, ragged_points(), 3, points_loss);
   for (const int64_t accumulate : {2, 4, 8}) {  // 77 samples: the last batch is smaller
     const int64_t batch = (samples + accumulate - 1) / accumulate;
     for (const auto impl : {optim::Impl::loop, optim::Impl::foreach, optim::Impl::fused}) {
@@ -108,7 +108,7 @@ TEST(Accumulate, RaggedBatchesGiveTheGradientOfOneBatch) {
 TEST(Accumulate, PaddedTokensCountOnceEach) {
   for (const bool as_sum : {false, true}) {
     const auto loss = [&](const Model& model) { return token_loss(model, as_sum); };
-    const Outcome whole = one_step({.batch = samples, .accumulate = 1}, ragged_text(), vocabulary, loss);
+    const StepResult whole = one_step({.batch = samples, .accumulate = 1}, ragged_text(), vocabulary, loss);
     for (const int64_t accumulate : {2, 4, 8}) {
       const Case which{.batch = (samples + accumulate - 1) / accumulate, .accumulate = accumulate};
       expect_near(one_step(which, ragged_text(), vocabulary, loss), whole, c10::str(accumulate, as_sum ? " sums" : ""));
@@ -117,8 +117,8 @@ TEST(Accumulate, PaddedTokensCountOnceEach) {
 }
 
 TEST(Accumulate, MeansOfUnequalBatchesAreNotSimplyAveraged) {
-  const Outcome whole = one_step({.batch = samples, .accumulate = 1}, ragged_points(), 3, points_loss);
-  const Outcome first = one_step({.batch = 70, .accumulate = 1}, ragged_points(), 3, points_loss);
+  const StepResult whole = one_step({.batch = samples, .accumulate = 1}, ragged_points(), 3, points_loss);
+  const StepResult first = one_step({.batch = 70, .accumulate = 1}, ragged_points(), 3, points_loss);
   EXPECT_GT((whole.weights[0] - first.weights[0]).abs().max().item<double>(), 1e-6);
 }
 

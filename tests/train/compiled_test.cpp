@@ -37,7 +37,7 @@ struct CompiledCourse {
   int64_t samples = 0;
 };
 
-CompiledCourse course_of(const Recipe& recipe, int64_t steps = 24) {
+CompiledCourse compiled_course(const Recipe& recipe, int64_t steps = 24) {
   TrainLoop loop(make_job(recipe));
   loop.run_steps(6);
   loop.evaluate();
@@ -70,31 +70,31 @@ TEST(Compiled, StepsLearnAsPlainOnes) {
       {"sample_stats=true", "optimizer_impl=foreach", "allocator_reuse=true"}};
   for (const auto& settings : all) {
     const std::string what = settings.empty() ? "plain" : settings.front();
-    const CompiledCourse plain = course_of(recipe_with(settings));
+    const CompiledCourse plain = compiled_course(recipe_with(settings));
     for (const char* part : {"forward", "step"}) {
       SCOPED_TRACE(what + ", compile: " + part);
       Recipe recipe = recipe_with(settings);
       recipe.compile = part;
-      expect_alike(course_of(recipe), plain, 2e-3);
+      expect_alike(compiled_course(recipe), plain, 2e-3);
     }
   }
 }
 
 // Later steps differ by 3e-3, as they do with channels_last: a sum in another order moves a value over the edge of a ReLU.
 TEST(Compiled, NetworksOfConvolutionsLearnAsPlainOnes) {
-  const CompiledCourse plain = course_of(recipe_with({"model=digits_resnet"}), 12);
+  const CompiledCourse plain = compiled_course(recipe_with({"model=digits_resnet"}), 12);
   for (const char* part : {"forward", "step"}) {
     SCOPED_TRACE(part);
     Recipe recipe = recipe_with({"model=digits_resnet"});
     recipe.compile = part;
-    expect_alike(course_of(recipe, 12), plain, 1e-3);
+    expect_alike(compiled_course(recipe, 12), plain, 1e-3);
   }
 }
 
 // Casts stand elsewhere: what stays inside of a kernel is not rounded to bf16.
 TEST(Compiled, StepsInBf16LearnAsPlainOnes) {
-  const CompiledCourse plain = course_of(recipe_with({"precision=bf16"}));
-  const CompiledCourse compiled = course_of(recipe_with({"precision=bf16", "compile=step"}));
+  const CompiledCourse plain = compiled_course(recipe_with({"precision=bf16"}));
+  const CompiledCourse compiled = compiled_course(recipe_with({"precision=bf16", "compile=step"}));
   expect_alike(compiled, plain, 3e-2);
 }
 
@@ -139,13 +139,13 @@ TEST(Compiled, EveryCombinationLearnsAsThePlainOne) {
       {{"gradient_accumulation_dtype=fp32", "gradient_accumulation_steps=2"}},
       {{"gradient_accumulation_dtype=bf16", "gradient_accumulation_steps=2"}, 1e-2}};
   for (const auto& [settings, rtol, steps] : all) {
-    const CompiledCourse plain = course_of(recipe_with(settings), steps);
+    const CompiledCourse plain = compiled_course(recipe_with(settings), steps);
     for (const char* part : {"forward", "step"}) {
       SCOPED_TRACE(settings.front() + ", compile: " + part);
       Recipe recipe = recipe_with(settings);
       recipe.compile = part;
       recipe.validate();
-      expect_alike(course_of(recipe, steps), plain, rtol);
+      expect_alike(compiled_course(recipe, steps), plain, rtol);
     }
   }
 }
@@ -198,8 +198,8 @@ TEST(Compiled, RanksLearnAsPlainOnesUnderAMemoryBudget) {
 TEST(Compiled, LearnsTheSameUnderAMemoryBudget) {
   for (const char* model : {"model=mlp", "model=digits_resnet"}) {
     SCOPED_TRACE(model);
-    const CompiledCourse whole = course_of(recipe_with({model, "compile=step"}), 10);
-    expect_alike(course_of(recipe_with({model, "compile=step", "memory_budget=0.5"}), 10), whole, 5e-3);
+    const CompiledCourse whole = compiled_course(recipe_with({model, "compile=step"}), 10);
+    expect_alike(compiled_course(recipe_with({model, "compile=step", "memory_budget=0.5"}), 10), whole, 5e-3);
   }
 }
 

@@ -33,12 +33,6 @@ Recipe student_recipe(const std::vector<std::string>& settings = {}) {
   return recipe;
 }
 
-std::vector<double> losses_of(const Recipe& recipe, int64_t steps = 20) {
-  TrainLoop loop(make_job(recipe));
-  loop.run_steps(steps);
-  return loop.take_losses();
-}
-
 std::string error_with(const std::vector<std::string>& settings) {
   return error_of([&] { make_job(student_recipe(settings)); });
 }

@@ -29,7 +29,7 @@ Recipe precision_recipe(const PrecisionCase& which) {
   return recipe;
 }
 
-std::vector<double> losses_of(TrainLoop& loop, int64_t steps) {
+std::vector<double> losses_after(TrainLoop& loop, int64_t steps) {
   loop.run_steps(steps);
   return loop.take_losses();
 }
@@ -43,15 +43,15 @@ class TrainPrecision : public testing::TestWithParam<PrecisionCase> {};
 TEST_P(TrainPrecision, LearnsAndResumesBitForBit) {
   const Recipe recipe = precision_recipe(GetParam());
   TrainLoop whole(make_job(recipe));
-  std::vector<double> expected = losses_of(whole, 20);
+  std::vector<double> expected = losses_after(whole, 20);
   EXPECT_LT(expected.back(), 0.6 * expected.front());
 
   TrainLoop first(make_job(recipe));
-  std::vector<double> losses = losses_of(first, 8);
+  std::vector<double> losses = losses_after(first, 8);
   const checkpoint::State state = first.state();
   TrainLoop second(make_job(recipe));
   second.restore(state);
-  for (const double loss : losses_of(second, 12)) losses.push_back(loss);
+  for (const double loss : losses_after(second, 12)) losses.push_back(loss);
   EXPECT_EQ(losses, expected);
   EXPECT_EQ(second.take_accuracy(), whole.take_accuracy());
 }

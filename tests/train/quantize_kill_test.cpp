@@ -71,7 +71,7 @@ std::string content_of(const std::string& file) {
 
 int kills_wanted() {
   const char* slow = std::getenv("BELLOWS_SLOW");
-  return slow && std::string(slow) == "1" ? 60 : 8;
+  return slow && std::string(slow) == "1" ? 60 : 5;
 }
 
 }  // namespace

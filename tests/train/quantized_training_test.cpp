@@ -25,12 +25,6 @@ Recipe quantized_recipe(const std::vector<std::string>& settings = {}) {
   return recipe;
 }
 
-std::vector<double> losses_of(const Recipe& recipe, int64_t steps) {
-  TrainLoop loop(make_job(recipe));
-  loop.run_steps(steps);
-  return loop.take_losses();
-}
-
 /// The largest relative difference of two courses.
 double distance(const std::vector<double>& a, const std::vector<double>& b) {
   EXPECT_EQ(a.size(), b.size());

@@ -37,6 +37,13 @@ inline Recipe digits_recipe() {
   return recipe;
 }
 
+/// The losses of the first steps.
+inline std::vector<double> losses_of(const Recipe& recipe, int64_t steps = 20) {
+  TrainLoop loop(make_job(recipe));
+  loop.run_steps(steps);
+  return loop.take_losses();
+}
+
 /// A file with the weights of a model that was trained for some steps.
 inline std::string trained_weights(const TemporaryFolder& folder, const std::string& model, int64_t steps) {
   Recipe recipe = digits_recipe();

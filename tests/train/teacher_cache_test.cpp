@@ -57,9 +57,7 @@ class TeacherCache : public testing::Test {
 
 /// More than one epoch.
 std::vector<double> cached_losses(const Recipe& recipe, int64_t steps = 15) {
-  TrainLoop loop(make_job(recipe));
-  loop.run_steps(steps);
-  return loop.take_losses();
+  return losses_of(recipe, steps);
 }
 
 void flip_byte(const std::string& path, size_t at) {

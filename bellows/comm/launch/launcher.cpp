@@ -15,10 +15,10 @@
 #include "bellows/comm/launch/launch_environment.h"
 #include "bellows/comm/launch/nodes.h"
 #include "bellows/comm/launch/rank_process.h"
-#include "bellows/comm/rendezvous/token.h"
 #include "bellows/comm/rendezvous/wait_report.h"
 #include "bellows/core/log.h"
 #include "bellows/system/machine.h"
+#include "bellows/system/random_token.h"
 
 namespace bellows::comm {
 
@@ -50,7 +50,7 @@ std::string job_token(const LaunchOptions& options) {
                     options.nodes,
                     " nodes need the same secret. Run `export BELLOWS_TOKEN=$(openssl rand -hex 16)` once, and copy "
                     "the value to the other nodes.");
-  return make_token();
+  return random_token();
 }
 
 /// Checks before the first rank starts that the limit of open files suffices. Connections of the ranks to the store

@@ -8,10 +8,10 @@
 
 #include "bellows/comm/rendezvous/listen.h"
 #include "bellows/comm/rendezvous/rendezvous.h"
-#include "bellows/comm/rendezvous/token.h"
 #include "bellows/comm/rendezvous/wait_report.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/system/random_token.h"
 
 namespace bellows::comm {
 
@@ -104,7 +104,7 @@ Nodes::Nodes(const LaunchOptions& options, const std::string& token, const Inter
       node_rank_(options.node_rank),
       min_nodes_(options.min_nodes > 0 ? options.min_nodes : options.nodes),
       node_timeout_s_(options.node_timeout_s),
-      id_(make_token()) {
+      id_(random_token()) {
   int port = 0;
   if (!options.rendezvous.empty()) std::tie(host_, port) = split_address(options.rendezvous);
   const std::string who = node_name(node_rank_);

@@ -1,14 +1,10 @@
 #include "bellows/comm/rendezvous/token.h"
 
-#include <c10/util/Exception.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <sys/random.h>
 
 #include <array>
 #include <span>
-
-#include "bellows/core/error.h"
 
 namespace bellows::comm {
 
@@ -26,13 +22,6 @@ std::string hexadecimal(std::span<const unsigned char> bytes) {
 }
 
 }  // namespace
-
-std::string make_token() {
-  std::array<unsigned char, 16> bytes;
-  TORCH_CHECK(getrandom(bytes.data(), bytes.size(), 0) == ssize_t{bytes.size()},
-              "make_token: the system returned no random numbers: ", errno_message(errno), ".");
-  return hexadecimal(bytes);
-}
 
 std::string sign(const std::string& token, std::string_view text) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest;

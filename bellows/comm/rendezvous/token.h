@@ -5,10 +5,7 @@
 
 namespace bellows::comm {
 
-/// Generates a secret for a job: 32 hexadecimal digits from the system's random number generator.
-std::string make_token();
-
-/// Computes the HMAC-SHA256 of `text` with the key `token`, in hexadecimal digits. The token cannot be derived from the
+/// Computes the HMAC-SHA256 of `text` with the key `token`, the secret of a job (system/random_token.h), in hexadecimal digits. The token cannot be derived from the
 /// result.
 std::string sign(const std::string& token, std::string_view text);
 

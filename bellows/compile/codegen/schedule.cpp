@@ -66,6 +66,51 @@ Expression without_single_places(Expression nest) {
   return nest;
 }
 
+/// Returns the loops of a reduction that become a reduction of their own, or 0 if it stays whole. A reduction of very many
+/// places to few ones would run on one thread. Divided, the rows are reduced on all threads, and then their results.
+/// Params: kept – the loops that the result has
+uint64_t rows_of(const Expression& e, const Term& term, uint64_t kept) {
+  constexpr int64_t enough = 64, most_in_order = 16384;
+  int64_t outer = 1, inner = 1, rows = 1;
+  for (size_t i = 0; i < e.loops.size(); ++i) {
+    if (kept >> i & 1) outer *= e.loops[i];
+    if (term.reduced >> i & 1) inner *= e.loops[i];
+  }
+  if (outer >= 8 || inner <= most_in_order) return 0;
+  uint64_t chosen = 0;
+  for (size_t i = 0; i < e.loops.size() && outer * rows < enough; ++i) {
+    const bool last = !(term.reduced >> i >> 1);
+    if (!(term.reduced >> i & 1) || last) continue;
+    chosen |= uint64_t{1} << i;
+    rows *= e.loops[i];
+  }
+  return outer * rows >= 8 ? chosen : 0;
+}
+
+/// Divides reductions of very many places into two.
+Expression divided(Expression nest) {
+  const std::vector<uint64_t> varies = nest.varies();
+  std::vector<Term> terms;
+  std::vector<int> moved(nest.terms.size());
+  for (size_t t = 0; t < nest.terms.size(); ++t) {
+    Term term = nest.terms[t];
+    for (int i = 0; i < graph::arity(term.function); ++i) term.terms[i] = moved[term.terms[i]];
+    const bool reduces = graph::is_reduction(term.function);
+    if (const uint64_t rows = reduces ? rows_of(nest, term, varies[t]) : 0) {
+      Term inner = term;
+      inner.reduced &= ~rows;
+      terms.push_back(inner);
+      term.terms[0] = static_cast<int>(terms.size()) - 1;
+      term.reduced = rows;
+    }
+    terms.push_back(std::move(term));
+    moved[t] = static_cast<int>(terms.size()) - 1;
+  }
+  nest.terms = std::move(terms);
+  for (Store& store : nest.stores) store.term = moved[store.term];
+  return nest;
+}
+
 /// Sorts outer loops first. Within outer and inner loops, longer strides of the largest access come first.
 void sort_loops(Phase& phase, uint64_t reduced) {
   Expression& nest = phase.nest;
@@ -113,7 +158,7 @@ void collapse_loops(Phase& phase) {
 class Scheduler {
  public:
   explicit Scheduler(const Expression& expression)
-      : e_(without_single_places(expression)),
+      : e_(divided(without_single_places(expression))),
         varies_(e_.varies()),
         nearest_(e_.terms.size()),
         loads_(e_.terms.size()),

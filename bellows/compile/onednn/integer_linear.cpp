@@ -96,7 +96,7 @@ bool prefers_integer_linear(const Linear& shape) {
   return shape.rows <= most_rows && kernels::has_fast_int8_linear();
 }
 
-IntegerLinear integer_linear(const Linear& shape, const Integers& integers, const std::vector<PostOp>& post) {
+PackingLinear integer_linear(const Linear& shape, const Integers& integers, const std::vector<PostOp>& post) {
   return {std::make_shared<PackIntegers>(shape), std::make_shared<IntegerKernel>(shape, integers, post),
           kernels::packed_int8_weight_bytes(shape.columns, shape.inner)};
 }

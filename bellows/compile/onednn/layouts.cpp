@@ -133,8 +133,9 @@ bool all_constant(const Instruction& one) {
                      [](const auto& argument) { return argument.number < 0; });
 }
 
-Layouts::Layouts(Program& program)
+Layouts::Layouts(Program& program, bool batch_invariant)
     : program_(program),
+      batch_invariant_(batch_invariant),
       readers_(program.values.size()),
       maker_(program.values.size(), -1),
       is_output_(program.values.size()),
@@ -641,10 +642,10 @@ bool has_onednn() {
   return true;
 }
 
-OnednnReport use_onednn(graph::Program& program) {
+OnednnReport use_onednn(graph::Program& program, bool batch_invariant) {
   OnednnReport report;
   // Primitives are created for the number of threads that will run them.
-  kernels::with_work_stealing([&] { report = onednn::Layouts(program).run(); });
+  kernels::with_work_stealing([&] { report = onednn::Layouts(program, batch_invariant).run(); });
   return report;
 }
 
@@ -656,8 +657,8 @@ std::vector<graph::Pass> passes_with_onednn() {
        .what = "runs convolutional networks, linears with known weights, and batches of matmuls on oneDNN's "
                "primitives",
        .tolerance = 1e-4,
-       .run = [](graph::Program& program, const graph::PassOptions&) -> int64_t {
-         const OnednnReport report = use_onednn(program);
+       .run = [](graph::Program& program, const graph::PassOptions& options) -> int64_t {
+         const OnednnReport report = use_onednn(program, options.batch_invariant);
          return report.convolutions + report.norms + report.pools + report.linears + report.matmuls;
        }},
       list);

@@ -22,7 +22,7 @@ using graph::ValueId;
 /// such instruction.
 class Layouts {
  public:
-  explicit Layouts(Program& program);
+  Layouts(Program& program, bool batch_invariant);
   OnednnReport run();
 
  private:
@@ -69,6 +69,7 @@ class Layouts {
   std::optional<LinearCall> linear_call(int at) const;
   bool linear_with(const LinearCall& call, const Epilogue& epilogue);
   bool blas_linear_with(const LinearCall& call, const Epilogue& epilogue);
+  void row_linear_with(const LinearCall& call, const Epilogue& epilogue);
   struct QuantizedCall;
   bool quantized_linear(int at);
   bool quantized_convolution(int at);
@@ -133,6 +134,7 @@ class Layouts {
   bool defined(const Instruction& one, size_t argument) const { return operand(one, argument).value >= 0; }
 
   Program& program_;
+  const bool batch_invariant_;  ///< see graph::PassOptions
   OnednnReport report_;
   std::vector<Instruction> made_;
   int state_ = 0;

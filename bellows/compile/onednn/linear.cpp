@@ -1,10 +1,10 @@
-#include <ATen/Version.h>
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "bellows/compile/onednn/primitives_impl.h"
+#include "bellows/compile/packed_matmul_kernels.h"
 #include "bellows/kernels/parallel.h"
 
 namespace bellows::compile_detail::onednn {
@@ -38,15 +38,12 @@ const PackedProducts& packed_products() {
   return found;
 }
 
+/// Has no identity, because packed matrices of MKL contain addresses: they must not be stored in files.
 class Pack final : public graph::Kernel {
  public:
   Pack(const Linear& shape, bool by_columns, memory::dim stride)
       : shape_(shape), trans_(by_columns ? transposed : plain), stride_(static_cast<int>(stride)) {}
   std::string name() const override { return "pack weight"; }
-  std::string identity() const override {
-    return c10::str("pack for ", at::get_mkl_version(), ": ", shape_.rows, " ", shape_.columns, " ", shape_.inner, " ",
-                    trans_, " ", stride_);
-  }
 
   void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue>,
            void*) const override {
@@ -107,14 +104,28 @@ bool prefers_blas(const Linear& shape) {
          std::max({shape.rows, shape.inner, shape.columns, shape.row_stride}) <= INT32_MAX;
 }
 
-std::optional<BlasLinear> blas_linear(const Linear& shape, bool adds, const memory::dims& strides) {
+std::optional<PackingLinear> blas_linear(const Linear& shape, bool adds, const memory::dims& strides) {
   const bool by_columns = strides[0] == 1;
   const memory::dim stride = strides[by_columns ? 1 : 0], least = by_columns ? shape.inner : shape.columns;
   if ((!by_columns && strides[1] != 1) || stride < least || stride > INT32_MAX) return {};
   const size_t bytes = packed_products().size(second_matrix, static_cast<int>(shape.rows),
                                               static_cast<int>(shape.columns), static_cast<int>(shape.inner));
-  return BlasLinear{std::make_shared<Pack>(shape, by_columns, stride), std::make_shared<PackedLinear>(shape, adds),
-                    bytes};
+  return PackingLinear{std::make_shared<Pack>(shape, by_columns, stride), std::make_shared<PackedLinear>(shape, adds),
+                       bytes};
+}
+
+PackingLinear row_linear(const Linear& shape, bool adds, const memory::dims& strides, size_t offset) {
+  const MatrixPacking packing{
+      .name = "pack weight",
+      .matrix = {.inner = shape.inner, .columns = shape.columns, .row = strides[0], .column = strides[1]},
+      .offset = offset};
+  const MatmulWithPacked matmul{
+      .name = adds ? "linear add by rows" : "linear by rows",
+      .matmul = {.rows = shape.rows, .inner = shape.inner, .columns = shape.columns, .left_row = shape.row_stride},
+      .has_bias = shape.bias,
+      .adds = adds,
+      .left_offset = shape.offset};
+  return {make_kernel(packing), make_kernel(matmul), kernels::packed_bytes(c10::kFloat, shape.inner, shape.columns)};
 }
 
 std::optional<LayerPass> linear_forward(const Linear& shape, const std::vector<PostOp>& post) {

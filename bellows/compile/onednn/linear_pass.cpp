@@ -169,6 +169,10 @@ bool Layouts::linear(int at) {
   const auto call = linear_call(at);
   if (!call) return false;
   const Epilogue with = linear_epilogue_of(at), without{.result = program_.instructions[at].results[0].operands[0]};
+  if (batch_invariant_ && call->shape.type == memory::data_type::f32) {
+    row_linear_with(*call, with.adds_only() ? with : without);
+    return true;
+  }
   if (prefers_blas(call->shape) && blas_linear_with(*call, with.adds_only() ? with : without)) return true;
   return linear_with(*call, with) || (!with.taken.empty() && linear_with(*call, without));
 }
@@ -191,6 +195,12 @@ bool Layouts::blas_linear_with(const LinearCall& call, const Epilogue& epilogue)
   blas_packings().add(plain, constants_.at(weight.value).storage());
   put_linear(call, made->forward, weight, epilogue);
   return true;
+}
+
+void Layouts::row_linear_with(const LinearCall& call, const Epilogue& epilogue) {
+  const PackingLinear made = row_linear(call.shape, !epilogue.added.empty(), call.strides, bytes_before(call.weight));
+  need_plain(call.weight.value);
+  put_linear(call, made.forward, packed_by(made.pack, call.weight, made.packed_bytes), epilogue);
 }
 
 void Layouts::put_linear(const LinearCall& call, const KernelPointer& kernel, const Operand& weight,

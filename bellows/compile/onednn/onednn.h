@@ -34,11 +34,12 @@ bool has_onednn();
 /// the processor is not from Intel; otherwise libtorch's matmuls are as fast.
 /// Params:   program – must be in functional form (graph/passes/functionalize.h) and not have groups yet. Batch norms
 ///                     in evaluation mode must have the form that the pass "evaluation" produces
+///           batch_invariant – see graph::PassOptions. Linears in fp32 then use kernels::packed_matmul()
 /// Numerics: sums are computed in a different order than in libtorch. Compared with fp64, errors of convolutions are at
 ///           most twice as large as those of libtorch. Batch norms are as exact as those of libtorch
 ///           (tests/compile/onednn_test.cpp)
 /// Threads:  thread-safe; kernels use OpenMP threads, like libtorch's kernels
-OnednnReport use_onednn(graph::Program& program);
+OnednnReport use_onednn(graph::Program& program, bool batch_invariant = false);
 
 /// Returns graph::passes() with the pass "onednn" inserted before the passes that make groups.
 std::vector<graph::Pass> passes_with_onednn();

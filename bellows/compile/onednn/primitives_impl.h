@@ -135,6 +135,12 @@ struct Linear {
   memory::data_type type = memory::data_type::f32;
   bool bias = false;
 };
+/// A linear as two kernels: one packs the weight once, the other computes the linear.
+struct PackingLinear {
+  KernelPointer pack;     ///< Operands: weight. Results: packed weight
+  KernelPointer forward;  ///< Operands: input, packed weight, and others
+  size_t packed_bytes = 0;
+};
 /// Operands and results are the same as for convolution_forward. The packed weight has the sizes inner × columns.
 std::optional<LayerPass> linear_forward(const Linear& shape, const std::vector<PostOp>& post);
 
@@ -163,28 +169,22 @@ std::string name_of_layer(const char* kind, const std::vector<PostOp>& post, con
 /// Whether integer_linear() is faster than oneDNN. In measurements on Intel AVX-512 with VNNI, it is 1.3× to 1.5× as fast with 14
 /// rows, and equally fast with 128 rows.
 bool prefers_integer_linear(const Linear& shape);
-/// Two kernels: one packs the weight, the other computes the linear (kernels/int8_linear.h).
-struct IntegerLinear {
-  KernelPointer pack;     ///< Operands: weight [columns, inner]. Results: packed weight
-  KernelPointer forward;  ///< Operands and results are the same as for quantized_linear_forward
-  size_t packed_bytes = 0;
-};
-IntegerLinear integer_linear(const Linear& shape, const Integers& integers, const std::vector<PostOp>& post);
+/// Uses kernels/int8_linear.h. The weight is [columns, inner]. Operands and results are those of quantized_linear_forward.
+PackingLinear integer_linear(const Linear& shape, const Integers& integers, const std::vector<PostOp>& post);
 std::optional<LayerPass> quantized_convolution_forward(const Convolution& shape, const Integers& integers,
                                                        const std::vector<PostOp>& post);
 
 /// Whether libtorch's BLAS with a packed weight is faster than oneDNN. In measurements with MKL on Intel AVX-512, BLAS
 /// is 6 to 11 % faster with at least 64 rows.
 bool prefers_blas(const Linear& shape);
-/// Two kernels: one packs the weight, the other computes the matmul.
-struct BlasLinear {
-  KernelPointer pack;     ///< Operands: weight. Results: packed weight
-  KernelPointer forward;  ///< Operands: input, packed weight, bias if there is one, added operand. Results: output
-  size_t packed_bytes = 0;
-};
+/// Operands: input, packed weight, bias if there is one, added operand. Results: output.
 /// Params: adds    – whether another operand is added to the result
 ///         strides – strides of the weight's inner dim and of its columns; one of them must be 1
-std::optional<BlasLinear> blas_linear(const Linear& shape, bool adds, const memory::dims& strides);
+std::optional<PackingLinear> blas_linear(const Linear& shape, bool adds, const memory::dims& strides);
+/// The same in fp32 with kernels::packed_matmul(), whose results for a row do not depend on the number of rows.
+/// Params: strides – strides of the weight's inner dim and of its columns
+///         offset  – of the weight's first element, in bytes
+PackingLinear row_linear(const Linear& shape, bool adds, const memory::dims& strides, size_t offset);
 
 /// A batch of matmuls with changing operands: left · right. All dims are batch, rows, columns.
 struct BatchedMatmul {

@@ -225,11 +225,12 @@ bool Layouts::put_with_epilogue(const QuantizedCall& call, int at, const Desc& p
 }
 
 bool Layouts::integer_linear_with(const QuantizedCall& call, int at, Linear shape) {
-  if (!prefers_integer_linear(shape)) return false;
+  // With more rows, oneDNN scales the integers in another order.
+  if (batch_invariant_ || !prefers_integer_linear(shape)) return false;
   QuantizedCall extended = call;
   extend(extended, at);
   shape.bias = extended.bias.value >= 0;
-  const IntegerLinear made = integer_linear(shape, extended.integers, extended.epilogue.post);
+  const PackingLinear made = integer_linear(shape, extended.integers, extended.epilogue.post);
   need_plain(extended.weight.value);
   put_quantized(extended, made.forward, packed_by(made.pack, extended.weight, made.packed_bytes));
   return true;

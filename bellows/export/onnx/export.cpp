@@ -5,11 +5,14 @@
 #include "bellows/core/error.h"
 #include "bellows/core/version.h"
 #include "bellows/export/axes.h"
+#include "bellows/export/comparison.h"
+#include "bellows/export/first_difference.h"
 #include "bellows/export/onnx.h"
 #include "bellows/export/onnx/file.h"
 #include "bellows/export/onnx/operators.h"
 #include "bellows/export/onnx/translation.h"
 #include "bellows/export/recordings.h"
+#include "bellows/export/unchecked_folder.h"
 
 namespace bellows {
 
@@ -24,18 +27,6 @@ using Inputs = std::vector<at::Tensor>;
 
 RecordingOptions recording_options(const OnnxOptions& options) {
   return {options.input_names, options.output_names, options.dynamic_axes, options.sizes, "export_onnx"};
-}
-
-/// Translates the recordings. If this fails, the first call is recorded again with the places in the user's code, which
-/// are slow to find.
-onnx_export::Graph translated(Recordings& recordings, const std::string& name, const Forward& function,
-                              std::span<const Named> named) {
-  try {
-    return onnx_export::Translation(recordings, name).run();
-  } catch (const c10::ValueError&) {
-    recordings.calls[0] = export_detail::record_call(function, recordings.inputs[0], named, true);
-    return onnx_export::Translation(recordings, name).run();
-  }
 }
 
 const char* dtype_name(onnx_export::ElementType type) {
@@ -93,21 +84,61 @@ OnnxReport report_of(const onnx_export::Graph& graph, const Recordings& recordin
   return report;
 }
 
+/// Runs a written file. Graphs of bf16 models have fp32 inputs and outputs.
+Inputs run_file(const OnnxFunction& run, const Inputs& inputs, const Inputs& expected) {
+  const auto widened = [](const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 ? x.to(at::kFloat) : x; };
+  Inputs wide;
+  for (const at::Tensor& input : inputs) wide.push_back(widened(input));
+  Inputs results = run(wide);
+  for (size_t i = 0; i < std::min(results.size(), expected.size()); ++i) {
+    if (expected[i].scalar_type() == at::kBFloat16) results[i] = results[i].to(at::kBFloat16);
+  }
+  return results;
+}
+
+/// Compares a written file with the function.
+void check_file(const std::string& path, const OnnxChecker& checker, const onnx_export::FileOptions& options,
+                const Recordings& recordings, const Forward& function, OnnxReport& report) {
+  const bool low_precision = export_detail::is_quantized(recordings);
+  export_detail::Comparison comparison(recordings, function, "export_onnx", "file in " + checker.name, low_precision);
+  const auto check = [&] {
+    const OnnxFunction run = checker.load(path);
+    comparison.check_all(
+        [&](const Inputs& inputs) { return run_file(run, inputs, recordings.calls[0].result_tensors); });
+  };
+  const auto run_operators = [&](const Recordings& probe) {
+    const std::string file = path + ".operators.onnx";
+    onnx_export::write_onnx(onnx_export::Translation(probe, "operators").run(), file, options);
+    return run_file(checker.load(file), export_detail::given_inputs(probe.inputs[0]), {});
+  };
+  export_detail::check_operators(recordings, check, run_operators, low_precision);
+  report.checked_by = checker.name;
+  report.checked_calls = comparison.calls();
+  report.largest_difference = comparison.difference();
+}
+
 OnnxReport export_recorded(const Forward& function, const Inputs& inputs, std::span<const Named> named,
                            const std::string& path, const OnnxOptions& options, RecordingOptions recording) {
   TORCH_CHECK_VALUE(options.opset == onnx_export::newest_opset(), "export_onnx: expected opset ",
                     onnx_export::newest_opset(), ", got ", options.opset, ".");
   Recordings recordings = record_named(function, inputs, named, std::move(recording));
-  const onnx_export::Graph graph =
-      translated(recordings, options.graph_name.empty() ? "model" : options.graph_name, function, named);
+  const std::string name = options.graph_name.empty() ? "model" : options.graph_name;
+  const onnx_export::Graph graph = export_detail::translated(
+      recordings, function, named, [&] { return onnx_export::Translation(recordings, name).run(); });
   OnnxReport report = report_of(graph, recordings);
-  const onnx_export::WrittenFile written =
-      onnx_export::write_onnx(graph, path,
-                              {.opset = options.opset,
-                               .producer_version = BELLOWS_VERSION,
-                               .external_data_above = options.external_data_above});
+  const onnx_export::FileOptions file{
+      .opset = options.opset, .producer_version = BELLOWS_VERSION, .external_data_above = options.external_data_above};
+  onnx_export::WrittenFile written;
+  if (options.checker) {
+    const export_detail::UncheckedFolder folder(path, "export_onnx");
+    written = onnx_export::write_onnx(graph, folder.file(), file);
+    check_file(folder.file(), *options.checker, file, recordings, function, report);
+    folder.keep();
+  } else {
+    written = onnx_export::write_onnx(graph, path, file);
+  }
   report.file = path;
-  report.data_file = written.data_file;
+  report.data_file = written.data_file.empty() ? "" : path + ".data";
   report.bytes = written.bytes;
   report.data_bytes = written.data_bytes;
   report.opset = options.opset;

@@ -59,7 +59,7 @@ void scatter(Call& call) {
   call.result(call.node("ScatterElements", {call.tensor(0), call.tensor(2), source}, attributes));
 }
 
-constexpr OperatorMapping mappings[] = {
+constexpr OperatorMapping indexing_operators[] = {
     {"aten::embedding", "Gather", embedding},
     {"aten::gather", "GatherElements", gather},
     {"aten::index.Tensor", "Gather or GatherND", index},
@@ -72,7 +72,7 @@ constexpr OperatorMapping mappings[] = {
 }  // namespace
 
 std::span<const OperatorMapping> indexing_mappings() {
-  return mappings;
+  return indexing_operators;
 }
 
 }  // namespace bellows::onnx_export

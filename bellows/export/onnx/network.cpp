@@ -338,7 +338,7 @@ void dropout(Call& call) {
   call.result(0, call.tensor(0));
 }
 
-constexpr OperatorMapping mappings[] = {
+constexpr OperatorMapping network_operators[] = {
     {"aten::_adaptive_avg_pool2d", "GlobalAveragePool or AveragePool", adaptive_pool},
     {"aten::_adaptive_avg_pool3d", "GlobalAveragePool or AveragePool", adaptive_pool},
     {"aten::_fused_rms_norm", "ReduceMean, Sqrt, Div, Mul", fused_rms_norm},
@@ -368,7 +368,7 @@ constexpr OperatorMapping mappings[] = {
 }  // namespace
 
 std::span<const OperatorMapping> network_mappings() {
-  return mappings;
+  return network_operators;
 }
 
 }  // namespace bellows::onnx_export

@@ -283,7 +283,7 @@ void threshold(Call& call) {
                                   call.constant(call.number(2), dtype)}));
 }
 
-constexpr OperatorMapping mappings[] = {
+constexpr OperatorMapping pointwise_operators[] = {
     {"aten::abs", "Abs", unary},
     {"aten::acos", "Acos", unary},
     {"aten::add.Scalar", "Add", add},
@@ -400,7 +400,7 @@ std::string gelu_of(Call& call, const std::string& x, ScalarType dtype, bool tan
 }
 
 std::span<const OperatorMapping> pointwise_mappings() {
-  return mappings;
+  return pointwise_operators;
 }
 
 }  // namespace bellows::onnx_export

@@ -1,3 +1,7 @@
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+
 #include "bellows/export/onnx/call.h"
 #include "bellows/export/onnx/operators.h"
 
@@ -97,9 +101,25 @@ void quantized_convolution(Call& call) {
                          {"group", call.integer(9)}}));
 }
 
-constexpr OperatorMapping mappings[] = {
+/// Query, key and value are integers with one scale each. The weights stay in floating point.
+void quantized_attention(Call& call) {
+  const std::string zero = call.translation().stored(at::zeros({}, at::kChar));
+  const auto operand = [&](size_t index) {
+    const std::string scale = call.tensor(index + 3);
+    const std::string integers = call.node("QuantizeLinear", {call.tensor(index, c10::kFloat), scale, zero});
+    return call.node("DequantizeLinear", {integers, scale, zero});
+  };
+  const double factor = call.has(6) ? call.number(6) : 1 / std::sqrt(static_cast<double>(call.fixed_size(0, -1)));
+  const std::string keys = call.node("Transpose", {operand(1)}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}});
+  const std::string scores =
+      call.node("Mul", {call.node("MatMul", {operand(0), keys}), call.constant(factor, c10::kFloat)});
+  call.result(call.node("MatMul", {call.node("Softmax", {scores}, {{"axis", int64_t{-1}}}), operand(2)}));
+}
+
+constexpr OperatorMapping quantized_operators[] = {
     {"bellows::dequantize", "DequantizeLinear", dequantize},
     {"bellows::quantize", "QuantizeLinear", quantize},
+    {"bellows::quantized_attention", "QuantizeLinear, DequantizeLinear, MatMul, Softmax", quantized_attention},
     {"bellows::quantized_convolution", "DequantizeLinear, Conv", quantized_convolution},
     {"bellows::quantized_linear", "DequantizeLinear, MatMul, Add", quantized_linear},
 };
@@ -107,7 +127,7 @@ constexpr OperatorMapping mappings[] = {
 }  // namespace
 
 std::span<const OperatorMapping> quantized_mappings() {
-  return mappings;
+  return quantized_operators;
 }
 
 }  // namespace bellows::onnx_export

@@ -147,7 +147,7 @@ void softmax(Call& call) {
   call.result(call.node(call.onnx(), {x}, {{"axis", call.dim(1, call.rank(0))}}));
 }
 
-constexpr OperatorMapping mappings[] = {
+constexpr OperatorMapping reduction_operators[] = {
     {"aten::_log_softmax", "LogSoftmax", softmax},
     {"aten::_softmax", "Softmax", softmax},
     {"aten::all", "ReduceMin", reduce_truth},
@@ -184,7 +184,7 @@ constexpr OperatorMapping mappings[] = {
 }  // namespace
 
 std::span<const OperatorMapping> reduction_mappings() {
-  return mappings;
+  return reduction_operators;
 }
 
 }  // namespace bellows::onnx_export

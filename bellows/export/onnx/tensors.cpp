@@ -178,7 +178,7 @@ void resize_cubic(Call& call) {
   resize(call, "cubic", call.flag(2));
 }
 
-constexpr OperatorMapping mappings[] = {
+constexpr OperatorMapping tensor_operators[] = {
     {"aten::_to_copy", "Cast", copied},
     {"aten::_reshape_copy", "Reshape", copied},
     {"aten::arange", "Range, or a constant", arange},
@@ -226,7 +226,7 @@ constexpr OperatorMapping mappings[] = {
 }  // namespace
 
 std::span<const OperatorMapping> tensor_mappings() {
-  return mappings;
+  return tensor_operators;
 }
 
 }  // namespace bellows::onnx_export

@@ -1,8 +1,6 @@
 #include "bellows/export/onnx/translation.h"
 
-#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
@@ -22,24 +20,13 @@ namespace {
 using export_detail::InputSource;
 using export_detail::RecordedCall;
 using export_detail::SizeExpression;
-using export_detail::ViewPlan;
+using export_detail::sizes_of;
+using export_detail::VariedSlice;
+using export_detail::VariedView;
+using export_detail::VariedViewResult;
 using graph::Geometry;
 using graph::Instruction;
 using graph::ValueId;
-
-VariedSizes sizes_of(const std::vector<Geometry>& geometries) {
-  VariedSizes result(geometries[0].sizes.size());
-  for (const Geometry& one : geometries) {
-    for (size_t i = 0; i < result.size(); ++i) result[i].values.push_back(one.sizes[i]);
-  }
-  return result;
-}
-
-std::vector<Geometry> geometries_of(const VariedOperand& operand) {
-  std::vector<Geometry> result;
-  for (const graph::Operand* one : operand.operands) result.push_back(one->geometry);
-  return result;
-}
 
 TensorData data_of(const at::Tensor& tensor, ElementType type) {
   const at::Tensor plain = tensor.detach().cpu().contiguous();
@@ -53,27 +40,6 @@ TensorData data_of(const at::Tensor& tensor, ElementType type) {
 /// The element type in which a constant is stored.
 ElementType stored_type(c10::ScalarType dtype) {
   return dtype == c10::kBFloat16 ? ElementType::bfloat16 : element_type(dtype);
-}
-
-/// A batch norm in evaluation mode does not write its statistics, although its schema declares it.
-bool keeps_statistics(const Instruction& instruction) {
-  return instruction.op->name.find("batch_norm") != std::string::npos && !instruction.updates.empty();
-}
-
-bool only_returns_views(const Instruction& instruction) {
-  if (!instruction.updates.empty() || instruction.results.empty()) return false;
-  const auto reads = [&](ValueId value) {
-    return std::any_of(instruction.arguments.begin(), instruction.arguments.end(), [&](const auto& argument) {
-      return std::any_of(argument.operands.begin(), argument.operands.end(),
-                         [&](const graph::Operand& operand) { return operand.value == value; });
-    });
-  };
-  for (const auto& result : instruction.results) {
-    for (const graph::Operand& operand : result.operands) {
-      if (!reads(operand.value)) return false;
-    }
-  }
-  return true;
 }
 
 /// "layer1.0.conv1" for the weight "layer1.0.conv1.weight".
@@ -110,73 +76,35 @@ ElementType element_type(c10::ScalarType dtype) {
   }
 }
 
-VariedSizes VariedOperand::sizes() const {
-  return sizes_of(geometries_of(*this));
-}
-
 Translation::Translation(const Recordings& recordings, const std::string& name)
-    : recordings_(recordings), builder_(name) {
-  const graph::Program& program = recordings_.calls[0].program;
-  for (size_t i = 0; i < program.inputs.size(); ++i) inputs_[program.inputs[i]] = i;
-}
+    : recorded_(recordings, "export_onnx"), builder_(name) {}
 
 Translation::~Translation() = default;
 
 Graph Translation::run() && {
   add_inputs();
-  find_live();
-  const auto& instructions = recordings_.calls[0].program.instructions;
-  for (size_t i = 0; i < instructions.size(); ++i) {
-    if (live_[i]) translate(i);
+  for (size_t i = 0; i < recorded_.instructions(); ++i) {
+    if (recorded_.is_live(i)) translate(i);
   }
-  current_ = instructions.size();
+  current_ = recorded_.instructions();
   builder_.set_scope("");
   add_outputs();
   return std::move(builder_).finish();
 }
 
-void Translation::find_live() {
-  const graph::Program& program = recordings_.calls[0].program;
-  live_.assign(program.instructions.size(), false);
-  std::vector<bool> needed(program.values.size());
-  for (const Instruction& instruction : program.instructions) {
-    if (!keeps_statistics(instruction)) continue;
-    for (const auto& update : instruction.updates) same_[update.after] = update.before;
-  }
-  const auto need = [&](ValueId value) {
-    if (value < 0) return;
-    needed[value] = true;
-    for (auto same = same_.find(value); same != same_.end(); same = same_.find(same->second))
-      needed[same->second] = true;
-  };
-  for (const graph::Operand& result : recordings_.calls[0].results) need(result.value);
-  for (size_t i = program.instructions.size(); i-- > 0;) {
-    const Instruction& instruction = program.instructions[i];
-    if (only_returns_views(instruction)) continue;
-    bool live = false;
-    graph::detail::for_each_result(
-        instruction, [&](const graph::Operand& result) { live = live || (result.value >= 0 && needed[result.value]); });
-    if (!keeps_statistics(instruction)) {
-      for (const auto& update : instruction.updates) live = live || needed[update.after];
-    }
-    live_[i] = live;
-    if (live) graph::detail::for_each_operand(instruction, [&](const graph::Operand& one) { need(one.value); });
-  }
-}
-
 void Translation::add_inputs() {
-  for (const std::string& name : recordings_.output_names) builder_.reserve(name);
-  for (size_t i = 0; i < recordings_.input_names.size(); ++i) {
-    input_names_.push_back(builder_.reserve(recordings_.input_names[i]));
-    const at::Tensor& first = recordings_.inputs[0][i];
+  for (const std::string& name : recordings().output_names) builder_.reserve(name);
+  for (size_t i = 0; i < recordings().input_names.size(); ++i) {
+    input_names_.push_back(builder_.reserve(recordings().input_names[i]));
+    const at::Tensor& first = recordings().inputs[0][i];
     if (!first.defined()) continue;
     ValueInfo info{.name = input_names_.back(), .type = element_type(first.scalar_type()), .shape = {}};
     for (int64_t axis = 0; axis < first.dim(); ++axis) {
       Varied size;
-      for (const auto& inputs : recordings_.inputs) size.values.push_back(inputs[i].size(axis));
-      const auto symbol = std::find_if(recordings_.symbols.begin(), recordings_.symbols.end(),
+      for (const auto& inputs : recordings().inputs) size.values.push_back(inputs[i].size(axis));
+      const auto symbol = std::find_if(recordings().symbols.begin(), recordings().symbols.end(),
                                        [&](const export_detail::Symbol& one) { return one.sizes == size; });
-      if (size.constant() || symbol == recordings_.symbols.end())
+      if (size.constant() || symbol == recordings().symbols.end())
         info.shape.push_back({.size = size.first(), .name = {}});
       else
         info.shape.push_back({.size = -1, .name = symbol->name});
@@ -186,17 +114,16 @@ void Translation::add_inputs() {
 }
 
 void Translation::add_outputs() {
-  for (size_t i = 0; i < recordings_.calls[0].results.size(); ++i) {
-    VariedOperand result;
-    for (const RecordedCall& call : recordings_.calls) result.operands.push_back(&call.results[i]);
-    ValueInfo info{.name = recordings_.output_names[i], .type = element_type(result.dtype()), .shape = {}};
+  for (size_t i = 0; i < recordings().calls[0].results.size(); ++i) {
+    const VariedOperand result = recorded_.function_result(i);
+    ValueInfo info{.name = recordings().output_names[i], .type = element_type(result.dtype()), .shape = {}};
     for (const Varied& size : result.sizes()) {
-      const auto expression = express(size, recordings_.symbols);
+      const auto expression = express(size, recordings().symbols);
       AxisSize axis;
       if (size.constant())
         axis.size = size.first();
       else
-        axis.name = expression ? expression->text(recordings_.symbols)
+        axis.name = expression ? expression->text(recordings().symbols)
                                : info.name + "_axis_" + std::to_string(info.shape.size());
       info.shape.push_back(std::move(axis));
     }
@@ -206,7 +133,7 @@ void Translation::add_outputs() {
 
 void Translation::translate(size_t index) {
   current_ = index;
-  const Instruction& instruction = recordings_.calls[0].program.instructions[index];
+  const Instruction& instruction = recordings().calls[0].program.instructions[index];
   std::string scope;
   graph::detail::for_each_operand(instruction, [&](const graph::Operand& operand) {
     const InputSource* from = source(operand.value);
@@ -221,64 +148,24 @@ void Translation::translate(size_t index) {
   mapping->translate(call);
 }
 
-void Translation::fail(const std::string& problem, const std::string& advice) const {
-  const RecordedCall& call = recordings_.calls[0];
-  std::string where;
-  if (current_ < call.program.instructions.size()) {
-    const Instruction& instruction = call.program.instructions[current_];
-    where = ". It is operator " + std::to_string(current_ + 1) + " of the recording, " + instruction.op->name;
-    graph::detail::for_each_operand(instruction, [&](const graph::Operand& operand) {
-      const InputSource* from = source(operand.value);
-      if (from && !from->name.empty()) where += ", reads `" + from->name + "`";
-    });
-    if (!call.sites[current_].empty()) where += ", called in " + call.sites[current_];
-  }
-  TORCH_CHECK_VALUE(false, "export_onnx: ", problem, where, ". ", advice);
-}
-
-const InputSource* Translation::source(ValueId id) const {
-  for (auto same = same_.find(id); same != same_.end(); same = same_.find(id)) id = same->second;
-  const auto input = inputs_.find(id);
-  return input == inputs_.end() ? nullptr : &recordings_.calls[0].sources[input->second];
-}
-
-std::optional<double> Translation::scalar(const VariedOperand& operand) const {
-  if (!operand.defined() || !operand.operands[0]->geometry.sizes.empty()) return {};
-  std::optional<double> result;
-  const auto input = inputs_.find(operand.value());
-  if (input == inputs_.end()) return {};
-  for (const RecordedCall& call : recordings_.calls) {
-    const InputSource& from = call.sources[input->second];
-    if (from.argument >= 0 || !from.name.empty() || from.tensor.numel() != 1) return {};
-    const double value = from.tensor.to(c10::kCPU).item<double>();
-    if (result && value != *result) return {};
-    result = value;
-  }
-  return result;
-}
-
 const Translation::Value& Translation::value(ValueId id) {
-  for (auto same = same_.find(id); same != same_.end(); same = same_.find(id)) id = same->second;
+  id = recorded_.settled(id);
   const auto known = values_.find(id);
   if (known != values_.end()) return known->second;
-  const auto input = inputs_.find(id);
-  if (input == inputs_.end())
+  const std::optional<size_t> input = recorded_.input_of(id);
+  if (!input)
     fail("a result of an operator is read that has no mapping, such as the positions of a pool's maxima",
          "docs/export.md lists what is mapped.");
-  return values_.emplace(id, load(id, input->second)).first->second;
+  return values_.emplace(id, load(id, *input)).first->second;
 }
 
 Translation::Value Translation::load(ValueId id, size_t input) {
   Value value;
-  std::vector<at::Tensor> tensors;
-  for (const RecordedCall& call : recordings_.calls) {
-    const InputSource& from = call.sources[input];
-    value.geometry.push_back(Geometry::of(from.tensor));
-    tensors.push_back(from.tensor);
-  }
-  value.dtype = tensors[0].scalar_type();
-  const InputSource& from = recordings_.calls[0].sources[input];
-  TORCH_INTERNAL_ASSERT(recordings_.calls[0].program.inputs[input] == id);
+  for (const RecordedCall& call : recordings().calls)
+    value.geometry.push_back(Geometry::of(call.sources[input].tensor));
+  value.dtype = value.geometry[0].dtype.toScalarType();
+  const InputSource& from = recordings().calls[0].sources[input];
+  TORCH_INTERNAL_ASSERT(recordings().calls[0].program.inputs[input] == id);
   if (from.argument >= 0) {
     value.name = input_names_.at(from.argument);
     for (Geometry& one : value.geometry) one = graph::detail::row_major(one);
@@ -288,7 +175,7 @@ Translation::Value Translation::load(ValueId id, size_t input) {
   if (from.uninitialized) {
     value.name = builder_.node("Expand", {number(0, value.dtype), shape(sizes_of(value.geometry))});
   } else if (from.name.empty()) {
-    value.name = load_constant(tensors);
+    value.name = load_constant(input);
   } else {
     value.name = builder_.initializer(from.name, data_of(from.tensor, stored_type(value.dtype)));
     if (stored_type(value.dtype) != element_type(value.dtype))
@@ -297,22 +184,15 @@ Translation::Value Translation::load(ValueId id, size_t input) {
   return value;
 }
 
-std::string Translation::load_constant(const std::vector<at::Tensor>& tensors) {
-  const bool same = std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& one) {
-    return one.sizes() == tensors[0].sizes() && at::equal(one.nan_to_num(), tensors[0].nan_to_num());
-  });
-  const c10::ScalarType dtype = tensors[0].scalar_type();
-  if (same) return stored(tensors[0]);
-  Varied number;
-  for (const at::Tensor& one : tensors) {
-    const double value = one.numel() == 1 ? one.item<double>() : 0.5;
-    if (value != std::floor(value))
-      fail("the function creates a tensor of sizes " + c10::str(tensors[0].sizes()) +
-               " on the host, and its values depend on the sizes of the inputs",
-           "Create it with operators such as arange(), or do not let the axis vary.");
-    number.values.push_back(static_cast<int64_t>(value));
-  }
-  return scalar_of(number, dtype);
+std::string Translation::load_constant(size_t input) {
+  const at::Tensor& first = recordings().calls[0].sources[input].tensor;
+  if (recorded_.is_same(input)) return stored(first);
+  const std::optional<Varied> number = recorded_.integers(input);
+  if (!number)
+    fail("the function creates a tensor of sizes " + c10::str(first.sizes()) +
+             " on the host, and its values depend on the sizes of the inputs",
+         "Create it with operators such as arange(), or do not let the axis vary.");
+  return scalar_of(*number, first.scalar_type());
 }
 
 std::string Translation::stored(const at::Tensor& tensor) {
@@ -347,18 +227,18 @@ std::string Translation::read(const VariedOperand& operand) {
   if (from.dtype != operand.dtype())
     fail("a tensor of dtype " + c10::str(from.dtype) + " is viewed as " + c10::str(operand.dtype()),
          "ONNX cannot express views with another dtype; use to() instead.");
-  return view(from, geometries_of(operand));
+  return view(from, operand.geometries());
 }
 
 std::string Translation::read_transposed(const VariedOperand& operand) {
-  std::vector<Geometry> wanted = geometries_of(operand);
+  std::vector<Geometry> wanted = operand.geometries();
   for (Geometry& one : wanted) one = graph::detail::transposed(one);
   return view(value(operand.value()), wanted);
 }
 
 std::string Translation::read_rows(const VariedOperand& operand, VariedSizes& sizes) {
   const Value& from = value(operand.value());
-  const std::vector<Geometry> wanted = geometries_of(operand);
+  const std::vector<Geometry> wanted = operand.geometries();
   for (size_t i = 0; i < wanted.size(); ++i) {
     const Geometry &base = from.geometry[i], &rows = wanted[i];
     if (base.sizes.size() < 3 || rows.sizes.size() != 2 || !base.is_contiguous() || !rows.is_contiguous() ||
@@ -370,70 +250,23 @@ std::string Translation::read_rows(const VariedOperand& operand, VariedSizes& si
   return from.name;
 }
 
-std::vector<ViewPlan> Translation::plans_of(const Value& from, const std::vector<Geometry>& wanted) {
-  std::vector<ViewPlan> plans;
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    auto plan = export_detail::plan_view(from.geometry[i], wanted[i]);
-    if (!plan)
-      fail("the view " + wanted[i].text() + " of a tensor " + from.geometry[i].text() + " cannot be expressed in ONNX",
-           "Use reshape(), transpose(), slice() and expand() instead of as_strided() or unfold().");
-    plans.push_back(std::move(*plan));
-  }
-  size_t dims = 0;
-  for (const ViewPlan& plan : plans) dims = std::max(dims, plan.slices.size());
-  const bool reshaped = std::any_of(plans.begin(), plans.end(), [](const ViewPlan& plan) { return !!plan.sizes; });
-  for (const ViewPlan& plan : plans) {
-    const ViewPlan& first = plans[0];
-    const bool alike = plan.memory_order == first.memory_order && !!plan.sizes == !!first.sizes &&
-                       (!reshaped || plan.sizes->size() == first.sizes->size()) && plan.order == first.order &&
-                       plan.inserted == first.inserted && plan.expanded.size() == first.expanded.size() &&
-                       (plan.slices.empty() || plan.slices.size() == dims);
-    if (!alike)
-      fail("the view " + wanted[0].text() + " of a tensor " + from.geometry[0].text() +
-               " has another structure for other sizes of the inputs",
-           "Use other example sizes (`sizes`), or do not let the axis vary.");
-  }
-  return plans;
-}
-
 std::string Translation::view(const Value& from, const std::vector<Geometry>& wanted) {
-  std::vector<ViewPlan> plans = plans_of(from, wanted);
-  // A step that changes nothing for some sizes is a step for all of them.
-  size_t dims = 0;
-  for (const ViewPlan& plan : plans) dims = std::max(dims, plan.slices.size());
-  const bool reshaped = plans[0].sizes.has_value();
-  const ViewPlan& first = plans[0];
+  const VariedViewResult planned = export_detail::plan_views(from.geometry, wanted);
+  if (!planned.view) fail(planned.problem, planned.advice);
+  const VariedView& plan = *planned.view;
   std::string name = from.name;
   VariedSizes sizes = sizes_of(from.geometry);
-  const auto permute = [&](const std::vector<int64_t>& order) {
-    if (order.empty()) return;
-    name = builder_.node("Transpose", {name}, {{"perm", order}});
+  if (!plan.memory_order.empty()) {
+    name = builder_.node("Transpose", {name}, {{"perm", plan.memory_order}});
     VariedSizes permuted;
-    for (const int64_t dim : order) permuted.push_back(sizes[dim]);
+    for (const int64_t dim : plan.memory_order) permuted.push_back(sizes[dim]);
     sizes = permuted;
-  };
-  permute(first.memory_order);
-  if (reshaped) {
-    VariedSizes to(first.sizes->size());
-    for (const ViewPlan& plan : plans) {
-      for (size_t i = 0; i < to.size(); ++i) to[i].values.push_back((*plan.sizes)[i]);
-    }
-    name = reshape(name, sizes, to);
-    sizes = to;
   }
-  if (dims > 0) {
-    for (ViewPlan& plan : plans) {
-      if (!plan.slices.empty()) continue;
-      for (size_t i = 0; i < dims; ++i) {
-        const int64_t of = sizes[i].values[&plan - plans.data()];
-        plan.slices.push_back({.start = 0, .size = of, .step = 1, .of = of});
-      }
-    }
-    name = sliced(name, plans);
-  }
-  if (!first.order.empty()) name = builder_.node("Transpose", {name}, {{"perm", first.order}});
-  if (!first.inserted.empty()) name = builder_.node("Unsqueeze", {name, builder_.integers(first.inserted)});
-  if (!first.expanded.empty()) name = builder_.node("Expand", {name, shape(sizes_of(wanted))});
+  if (plan.sizes) name = reshape(name, sizes, *plan.sizes);
+  name = sliced(name, plan.slices);
+  if (!plan.order.empty()) name = builder_.node("Transpose", {name}, {{"perm", plan.order}});
+  if (!plan.inserted.empty()) name = builder_.node("Unsqueeze", {name, builder_.integers(plan.inserted)});
+  if (!plan.expanded.empty()) name = builder_.node("Expand", {name, shape(plan.expanded)});
   return name;
 }
 
@@ -445,39 +278,18 @@ std::string Translation::position(const Varied& index, const Varied& of, bool en
   return size(index);
 }
 
-namespace {
-
-/// A number of a slice, for all recordings.
-template <class Number>
-Varied varied_of(const std::vector<ViewPlan>& plans, size_t dim, const Number& number) {
-  Varied result;
-  result.values.reserve(plans.size());
-  for (const ViewPlan& plan : plans) result.values.push_back(number(plan.slices[dim]));
-  return result;
-}
-
-}  // namespace
-
-std::string Translation::sliced(std::string name, const std::vector<ViewPlan>& plans) {
-  const size_t dims = plans[0].slices.size();
+std::string Translation::sliced(std::string name, const std::vector<VariedSlice>& slices) {
+  const std::string end_of_dim = builder_.integers({std::numeric_limits<int64_t>::max()});
   std::vector<std::string> starts, ends;
   std::vector<int64_t> axes, steps;
-  for (size_t i = 0; i < dims; ++i) {
-    const ViewPlan::Slice& first = plans[0].slices[i];
-    const Varied start = varied_of(plans, i, [](const ViewPlan::Slice& one) { return one.start; });
-    const Varied of = varied_of(plans, i, [](const ViewPlan::Slice& one) { return one.of; });
-    const Varied end =
-        varied_of(plans, i, [](const ViewPlan::Slice& one) { return one.start + (one.size - 1) * one.step + 1; });
-    const Varied step = varied_of(plans, i, [](const ViewPlan::Slice& one) { return one.step; });
-    if (first.select || (start.is(0) && end == of && step.is(1))) continue;
-    if (!step.constant()) fail("the step of a slice varies with the sizes of the inputs", "Use a fixed step.");
+  for (const VariedSlice& slice : slices) {
+    if (slice.select || slice.whole()) continue;
+    if (!slice.step.constant()) fail("the step of a slice varies with the sizes of the inputs", "Use a fixed step.");
+    starts.push_back(position(slice.start, slice.of, false));
     // With a step, the end of the last element differs from the end of the dim.
-    const bool to_end = std::equal(end.values.begin(), end.values.end(), of.values.begin(), of.values.end(),
-                                   [&](int64_t a, int64_t b) { return a <= b && a + step.first() > b; });
-    starts.push_back(position(start, of, false));
-    ends.push_back(to_end ? builder_.integers({std::numeric_limits<int64_t>::max()}) : position(end, of, true));
-    axes.push_back(static_cast<int64_t>(i));
-    steps.push_back(step.first());
+    ends.push_back(slice.to_end() ? end_of_dim : position(slice.end, slice.of, true));
+    axes.push_back(static_cast<int64_t>(slice.dim));
+    steps.push_back(slice.step.first());
   }
   const auto joined = [&](const std::vector<std::string>& parts) {
     return parts.size() == 1 ? parts[0] : builder_.node("Concat", parts, {{"axis", int64_t{0}}});
@@ -488,15 +300,14 @@ std::string Translation::sliced(std::string name, const std::vector<ViewPlan>& p
       inputs.push_back(builder_.integers(steps));
     name = builder_.node("Slice", inputs);
   }
-  return selected(name, plans);
+  return selected(name, slices);
 }
 
-std::string Translation::selected(std::string name, const std::vector<ViewPlan>& plans) {
-  for (size_t i = plans[0].slices.size(); i-- > 0;) {
-    if (!plans[0].slices[i].select) continue;
-    const Varied start = varied_of(plans, i, [](const ViewPlan::Slice& one) { return one.start; });
-    const Varied of = varied_of(plans, i, [](const ViewPlan::Slice& one) { return one.of; });
-    const Varied from_end = export_detail::minus(start, of);
+std::string Translation::selected(std::string name, const std::vector<VariedSlice>& slices) {
+  for (size_t i = slices.size(); i-- > 0;) {
+    if (!slices[i].select) continue;
+    const Varied& start = slices[i].start;
+    const Varied from_end = export_detail::minus(start, slices[i].of);
     std::string index;
     if (start.constant())
       index = builder_.integer(start.first());
@@ -510,11 +321,11 @@ std::string Translation::selected(std::string name, const std::vector<ViewPlan>&
 }
 
 void Translation::write(const VariedOperand& result, const std::string& name) {
-  values_[result.value()] = {.name = name, .geometry = geometries_of(result), .dtype = result.dtype()};
+  values_[result.value()] = {.name = name, .geometry = result.geometries(), .dtype = result.dtype()};
 }
 
 void Translation::write_rows(const VariedOperand& result, const std::string& name, const VariedSizes& sizes) {
-  Value value{.name = name, .geometry = geometries_of(result), .dtype = result.dtype()};
+  Value value{.name = name, .geometry = result.geometries(), .dtype = result.dtype()};
   for (size_t i = 0; i < value.geometry.size(); ++i) {
     Geometry& one = value.geometry[i];
     one.sizes.clear();
@@ -527,48 +338,36 @@ void Translation::write_rows(const VariedOperand& result, const std::string& nam
 
 void Translation::update(ValueId after, const VariedOperand& region, const std::string& name) {
   const Value before = value(region.value());
-  const std::vector<Geometry> written = geometries_of(region);
-  std::vector<ViewPlan> plans;
-  bool whole = true;
-  for (size_t i = 0; i < written.size(); ++i) {
-    auto plan = export_detail::plan_view(before.geometry[i], written[i]);
-    whole = whole && plan && plan->slices.empty() && plan->expanded.empty();
-    if (plan) plans.push_back(std::move(*plan));
-  }
-  if (whole) {
+  const std::vector<Geometry> written = region.geometries();
+  const VariedViewResult planned = export_detail::plan_views(before.geometry, written);
+  if (planned.view && planned.view->slices.empty() && planned.view->expanded.empty()) {
     values_[after] = {.name = name, .geometry = written, .dtype = region.dtype()};
     return;
   }
-  const bool simple =
-      plans.size() == written.size() && std::all_of(plans.begin(), plans.end(), [&](const ViewPlan& plan) {
-        return plan.memory_order.empty() && !plan.sizes && plan.order.empty() && plan.inserted.empty() &&
-               plan.expanded.empty() && plan.slices.size() == before.geometry[0].sizes.size() &&
-               std::all_of(plan.slices.begin(), plan.slices.end(),
-                           [](const ViewPlan::Slice& one) { return one.step == 1; });
-      });
+  const bool simple = planned.view && planned.view->memory_order.empty() && !planned.view->sizes &&
+                      planned.view->order.empty() && planned.view->inserted.empty() && planned.view->expanded.empty() &&
+                      planned.view->slices.size() == before.geometry[0].sizes.size() &&
+                      std::all_of(planned.view->slices.begin(), planned.view->slices.end(),
+                                  [](const VariedSlice& one) { return one.step.is(1); });
   if (!simple)
     fail("a write to the part " + written[0].text() + " of a tensor " + before.geometry[0].text() +
              " cannot be expressed in ONNX",
          "Write slices of a contiguous tensor, or use cat(), stack() or where().");
+  const std::vector<VariedSlice>& slices = planned.view->slices;
   std::vector<int64_t> selected;
-  for (size_t i = 0; i < plans[0].slices.size(); ++i) {
-    if (plans[0].slices[i].select) selected.push_back(static_cast<int64_t>(i));
+  for (size_t i = 0; i < slices.size(); ++i) {
+    if (slices[i].select) selected.push_back(static_cast<int64_t>(i));
   }
   const std::string inner = selected.empty() ? name : builder_.node("Unsqueeze", {name, builder_.integers(selected)});
   values_[after] = {
-      .name = with_region(before.name, plans, 0, inner), .geometry = before.geometry, .dtype = before.dtype};
+      .name = with_region(before.name, slices, 0, inner), .geometry = before.geometry, .dtype = before.dtype};
 }
 
 /// Replaces the part of a tensor that the slices describe, one dim after the other.
-std::string Translation::with_region(const std::string& name, const std::vector<ViewPlan>& plans, size_t axis,
+std::string Translation::with_region(const std::string& name, const std::vector<VariedSlice>& slices, size_t axis,
                                      const std::string& inner) {
-  if (axis == plans[0].slices.size()) return inner;
-  Varied start, end, of;
-  for (const ViewPlan& plan : plans) {
-    start.values.push_back(plan.slices[axis].start);
-    end.values.push_back(plan.slices[axis].start + plan.slices[axis].size);
-    of.values.push_back(plan.slices[axis].of);
-  }
+  if (axis == slices.size()) return inner;
+  const Varied &start = slices[axis].start, &end = slices[axis].end, &of = slices[axis].of;
   const auto at = static_cast<int64_t>(axis);
   const auto part = [&](const std::string& from, const std::string& to) {
     return builder_.node("Slice", {name, from, to, builder_.integers({at})});
@@ -576,7 +375,7 @@ std::string Translation::with_region(const std::string& name, const std::vector<
   const std::string end_of_dim = builder_.integers({std::numeric_limits<int64_t>::max()});
   const bool whole = start.is(0) && end == of;
   const std::string middle = whole ? name : part(position(start, of, false), position(end, of, true));
-  const std::string written = with_region(middle, plans, axis + 1, inner);
+  const std::string written = with_region(middle, slices, axis + 1, inner);
   if (whole) return written;
   std::vector<std::string> parts;
   if (!start.is(0)) parts.push_back(part(builder_.integers({0}), position(start, of, false)));
@@ -587,13 +386,13 @@ std::string Translation::with_region(const std::string& name, const std::vector<
 
 std::string Translation::size(const Varied& number) {
   if (number.constant()) return builder_.integers({number.first()});
-  const auto expression = express(number, recordings_.symbols);
+  const auto expression = express(number, recordings().symbols);
   if (!expression)
     fail("a size depends on the sizes of the inputs in a way that is not a sum, product or quotient (" +
              std::to_string(number.first()) + " for the first size)",
          "Do not let this axis vary.");
   const auto symbol = [&](size_t index) {
-    const auto& [input, axis] = recordings_.places[index];
+    const auto& [input, axis] = recordings().places[index];
     return builder_.node("Shape", {input_names_[input]},
                          {{"start", static_cast<int64_t>(axis)}, {"end", static_cast<int64_t>(axis) + 1}});
   };
@@ -664,7 +463,7 @@ std::string Translation::reshape(const std::string& name, const VariedSizes& fro
   if (!open.empty()) {
     size_t inferred = open[0];
     for (const size_t i : open) {
-      const auto expression = express(to[i], recordings_.symbols);
+      const auto expression = express(to[i], recordings().symbols);
       if (!expression || !expression->symbol()) inferred = i;
     }
     target[inferred] = export_detail::fixed(-1, count());

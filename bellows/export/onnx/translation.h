@@ -7,25 +7,17 @@
 #include <vector>
 
 #include "bellows/export/onnx/graph.h"
+#include "bellows/export/recorded_graph.h"
 #include "bellows/export/recordings.h"
 #include "bellows/export/sizes.h"
-#include "bellows/export/view_plan.h"
+#include "bellows/export/varied_view.h"
 
 namespace bellows::onnx_export {
 
 using export_detail::Recordings;
 using export_detail::Varied;
+using export_detail::VariedOperand;
 using export_detail::VariedSizes;
-
-/// The same operand in all recordings.
-struct VariedOperand {
-  std::vector<const graph::Operand*> operands{};
-
-  graph::ValueId value() const { return operands[0]->value; }
-  bool defined() const { return value() >= 0; }
-  c10::ScalarType dtype() const { return operands[0]->geometry.dtype.toScalarType(); }
-  VariedSizes sizes() const;
-};
 
 /// Translates the recordings of a function to an ONNX graph. Each value of the program is a tensor of the graph, with the
 /// geometry in which its operator has returned it. Views of it become nodes when an operator reads them.
@@ -39,8 +31,9 @@ class Translation {
   Graph run() &&;
 
   GraphBuilder& builder() { return builder_; }
-  const Recordings& recordings() const { return recordings_; }
-  size_t count() const { return recordings_.calls.size(); }
+  const export_detail::RecordedGraph& recorded() const { return recorded_; }
+  const Recordings& recordings() const { return recorded_.recordings(); }
+  size_t count() const { return recorded_.count(); }
 
   /// Returns the tensor that an operand reads.
   std::string read(const VariedOperand& operand);
@@ -51,9 +44,9 @@ class Translation {
   /// Returns: an empty string otherwise
   std::string read_rows(const VariedOperand& operand, VariedSizes& sizes);
   /// Returns the operand's value if it is a tensor of the function's own with one element, which is no parameter.
-  std::optional<double> scalar(const VariedOperand& operand) const;
+  std::optional<double> scalar(const VariedOperand& operand) const { return recorded_.scalar(operand); }
   /// Returns the tensor that a value represents, if the graph has it as a constant or weight.
-  const export_detail::InputSource* source(graph::ValueId value) const;
+  const export_detail::InputSource* source(graph::ValueId value) const { return recorded_.source(value); }
 
   /// Sets the tensor of a result.
   void write(const VariedOperand& result, const std::string& name);
@@ -83,7 +76,9 @@ class Translation {
   std::string number(double value, c10::ScalarType dtype);
   std::string cast(const std::string& name, c10::ScalarType from, c10::ScalarType to);
 
-  [[noreturn]] void fail(const std::string& problem, const std::string& advice) const;
+  [[noreturn]] void fail(const std::string& problem, const std::string& advice) const {
+    recorded_.fail(current_, problem, advice);
+  }
 
  private:
   struct Value {
@@ -94,27 +89,21 @@ class Translation {
 
   void add_inputs();
   void add_outputs();
-  void find_live();
   void translate(size_t instruction);
   const Value& value(graph::ValueId id);
   Value load(graph::ValueId id, size_t input);
-  std::string load_constant(const std::vector<at::Tensor>& tensors);
+  std::string load_constant(size_t input);
   std::string view(const Value& value, const std::vector<graph::Geometry>& wanted);
-  /// Returns the plan of a view for each recording. All have the same steps.
-  std::vector<export_detail::ViewPlan> plans_of(const Value& from, const std::vector<graph::Geometry>& wanted);
-  std::string sliced(std::string name, const std::vector<export_detail::ViewPlan>& plans);
+  std::string sliced(std::string name, const std::vector<export_detail::VariedSlice>& slices);
   /// Removes the dims of which a single element is left.
-  std::string selected(std::string name, const std::vector<export_detail::ViewPlan>& plans);
+  std::string selected(std::string name, const std::vector<export_detail::VariedSlice>& slices);
   std::string position(const Varied& index, const Varied& of, bool end);
-  std::string with_region(const std::string& name, const std::vector<export_detail::ViewPlan>& plans, size_t axis,
+  std::string with_region(const std::string& name, const std::vector<export_detail::VariedSlice>& slices, size_t axis,
                           const std::string& inner);
 
-  const Recordings& recordings_;
+  const export_detail::RecordedGraph recorded_;
   GraphBuilder builder_;
   std::unordered_map<graph::ValueId, Value> values_;
-  std::unordered_map<graph::ValueId, size_t> inputs_;        ///< index in Program::inputs
-  std::unordered_map<graph::ValueId, graph::ValueId> same_;  ///< value after a write that does not happen, and before
-  std::vector<bool> live_;
   std::vector<std::string> input_names_;
   size_t current_ = 0;  ///< the instruction that is being translated
 };

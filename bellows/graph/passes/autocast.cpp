@@ -283,15 +283,24 @@ class Rewriting {
     return all && any;
   }
 
-  /// Params: any – an operand exists in fp32 already
-  static bool is_worth_widening(const Instruction& one, bool any) {
-    double bytes = 0;
-    const auto count = [&](const Operand& operand) {
-      bytes += sizeof(float) * static_cast<double>(c10::multiply_integers(operand.geometry.sizes));
+  /// Operands that exist in fp32 already cost nothing.
+  /// Params: any – there is such an operand
+  bool is_worth_widening(const Instruction& one, bool any) const {
+    double bytes = 0, all_bytes = 0;
+    const auto bytes_of = [](const Operand& operand) {
+      return sizeof(float) * static_cast<double>(c10::multiply_integers(operand.geometry.sizes));
     };
-    detail::for_each_operand(one, count);
-    detail::for_each_result(one, count);
-    return flops_of(one) >= compute_bound_from * bytes || (any && bytes <= cached_bytes);
+    detail::for_each_operand(one, [&](const Operand& operand) {
+      all_bytes += bytes_of(operand);
+      if (!is_changed(operand)) bytes += bytes_of(operand);
+    });
+    detail::for_each_result(one, [&](const Operand& operand) {
+      all_bytes += bytes_of(operand);
+      bytes += bytes_of(operand);
+    });
+    // In fp32, batched matmuls become part of kernels for attention.
+    const bool cheap = all_bytes <= cached_bytes || one.op->name == "aten::bmm" || one.op->name == "aten::baddbmm";
+    return flops_of(one) >= compute_bound_from * bytes || (any && cheap);
   }
 
   /// 0-dimensional tensors do not determine the dtype of a result.

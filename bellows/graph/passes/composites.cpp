@@ -43,6 +43,7 @@ bool has_no_dtype(const Instruction& one) {
 /// Covers only the calls that libtorch's own kernels make for floating-point tensors on the CPU.
 const std::unordered_map<std::string_view, Parts>& all_parts() {
   static const auto* const all = new std::unordered_map<std::string_view, Parts>{
+      {"aten::_convolution", {"aten::convolution", {0, 1, 2, 3, 4, 5, 6, 7, 8}}},  // in traces of TorchScript
       {"aten::conv1d", {"aten::convolution", {0, 1, 2, 3, 4, 5, flag(false), list_of({0}), 6}, is_batch}},
       {"aten::conv2d", {"aten::convolution", {0, 1, 2, 3, 4, 5, flag(false), list_of({0, 0}), 6}, is_batch}},
       {"aten::conv3d", {"aten::convolution", {0, 1, 2, 3, 4, 5, flag(false), list_of({0, 0, 0}), 6}, is_batch}},

@@ -1,3 +1,5 @@
+#include <ATen/core/Reduction.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -270,11 +272,37 @@ Ref hardswish(Maker& m) {
 Ref dropout_backward(Maker& m) {
   return m.in(0) * m.in(1) * m.number(2);
 }
+Ref log_sigmoid_backward(Maker& m) {
+  const Ref buffer = m.in(2), part = buffer / (buffer + 1.0);
+  return m.in(0) * where(call(F::lt, m.in(1), 0), 1.0 - part, part);
+}
+
+/// The factor of a loss's gradient: the mean divides by the number of elements.
+Ref loss_gradient(Maker& m, int reduction) {
+  m.set_loops(m.operand(1)->geometry);
+  const Ref grad = m.in(0);
+  return m.constant(reduction).toInt() == at::Reduction::Mean ? grad / m.places(~uint64_t{0}) : grad;
+}
 Ref mse_loss_backward(Maker& m) {
   m.set_loops(m.operand(1)->geometry);
-  const bool mean = m.constant(3).toInt() == 1;
+  const bool mean = m.constant(3).toInt() == at::Reduction::Mean;
   const double factor = mean ? 2 / m.places(~uint64_t{0}) : 2;
   return factor * (m.in(1) - m.in(2)) * m.in(0);
+}
+Ref smooth_l1_loss_backward(Maker& m) {
+  const Ref grad = loss_gradient(m, 3), apart = m.in(1) - m.in(2), beta = m.number(4);
+  const Ref below = call(F::le, apart, -beta), above = call(F::ge, apart, beta);
+  return where(below, -grad, where(above, grad, grad * apart / beta));
+}
+Ref huber_loss_backward(Maker& m) {
+  const Ref grad = loss_gradient(m, 3), apart = m.in(1) - m.in(2), delta = m.number(4);
+  const Ref below = call(F::lt, apart, -delta), above = call(F::gt, apart, delta);
+  return where(below, -grad * delta, where(above, grad * delta, grad * apart));
+}
+Ref binary_cross_entropy_backward(Maker& m) {
+  const Ref grad = loss_gradient(m, 4), x = m.in(1);
+  const Ref made = grad * (x - m.in(2)) / floor_at((1.0 - x) * x, 1e-12);
+  return m.has(3) ? made * m.in(3) : made;
 }
 
 struct NamedFormula {
@@ -396,7 +424,11 @@ constexpr NamedFormula named_formulas[] = {
     {"aten::hardsigmoid", hardsigmoid},
     {"aten::hardswish", hardswish},
     {"aten::native_dropout_backward", dropout_backward},
+    {"aten::log_sigmoid_backward", log_sigmoid_backward},
     {"aten::mse_loss_backward", mse_loss_backward},
+    {"aten::smooth_l1_loss_backward", smooth_l1_loss_backward},
+    {"aten::huber_loss_backward", huber_loss_backward},
+    {"aten::binary_cross_entropy_backward", binary_cross_entropy_backward},
 };
 
 Formula formula_of(std::string_view name) {
@@ -561,13 +593,67 @@ void softmax_backward(Maker& m, bool logarithm) {
   m.store(0, weighed - y * m.reduce(F::sum, weighed, dims));
 }
 
-void mse_loss(Maker& m) {
-  const int64_t reduction = m.constant(2).toInt();
-  const Ref apart = m.in(0) - m.in(1), squares = apart * apart;
-  if (reduction == 0) return m.store(0, squares);
+/// Returns: log(sigmoid(x)) and exp(−|x|)
+std::pair<Ref, Ref> log_sigmoid(Ref x) {
+  const Ref power = call(F::exp, -call(F::abs, x));
+  return {cap_at(x, 0) - call(F::log1p, power), power};
+}
+
+Ref squared_difference(Maker& m) {
+  const Ref apart = m.in(0) - m.in(1);
+  return apart * apart;
+}
+Ref smooth_l1(Maker& m) {
+  const Ref apart = call(F::abs, m.in(0) - m.in(1)), beta = m.number(3);
+  return where(call(F::lt, apart, beta), 0.5 * apart * apart / beta, apart - 0.5 * beta);
+}
+Ref huber(Maker& m) {
+  const Ref apart = call(F::abs, m.in(0) - m.in(1)), delta = m.number(3);
+  return where(call(F::le, apart, delta), 0.5 * apart * apart, delta * (apart - 0.5 * delta));
+}
+Ref cross_entropy_of_logits(Maker& m) {
+  const Ref x = m.in(0), target = m.in(1), log_of = log_sigmoid(x).first;
+  const Ref weighed = m.has(3) ? log_of * ((m.in(3) - 1.0) * target + 1.0) : log_of;
+  const Ref loss = (1.0 - target) * x - weighed;
+  return m.has(2) ? loss * m.in(2) : loss;
+}
+
+/// A loss that is a sum or mean over the elements. Losses that check the values of their inputs are not in this list.
+struct Loss {
+  std::string_view name;
+  int reduction;  ///< argument
+  Formula element;
+};
+constexpr Loss losses[] = {{"aten::mse_loss", 2, squared_difference},
+                           {"aten::smooth_l1_loss", 2, smooth_l1},
+                           {"aten::huber_loss", 2, huber},
+                           {"aten::binary_cross_entropy_with_logits", 4, cross_entropy_of_logits}};
+
+bool write_loss(Maker& m, std::string_view name) {
+  const auto* const loss =
+      std::find_if(std::begin(losses), std::end(losses), [&](const Loss& one) { return one.name == name; });
+  if (loss == std::end(losses) || !m.has(1) || m.operand(1)->geometry.sizes != m.operand(0)->geometry.sizes ||
+      !c10::isFloatingType(m.type))
+    return false;
+  const Ref element = loss->element(m);
+  const int64_t reduction = m.constant(loss->reduction).toInt();
+  if (reduction == at::Reduction::None) {
+    m.store(0, element);
+    return true;
+  }
   const uint64_t dims = dims_of(m, -1);
-  const Ref total = m.reduce(F::sum, squares, dims);
-  store_reduced(m, 0, reduction == 1 ? total / m.places(dims) : total, dims);
+  const Ref total = m.reduce(F::sum, element, dims);
+  store_reduced(m, 0, reduction == at::Reduction::Mean ? total / m.places(dims) : total, dims);
+  return true;
+}
+
+/// Writes log(sigmoid(x)), and exp(−|x|) for the gradient.
+bool write_log_sigmoid(Maker& m, std::string_view name) {
+  if (name != "aten::log_sigmoid_forward" || !c10::isFloatingType(m.type)) return false;
+  const auto both = log_sigmoid(m.in(0));
+  m.store(0, both.first);
+  if (m.result(1).value != no_value) m.store(1, both.second);
+  return true;
 }
 
 bool write_sum(Maker& m, std::string_view name) {
@@ -599,7 +685,7 @@ bool write_sum(Maker& m, std::string_view name) {
 
 bool write_reduction(Maker& m, std::string_view name) {
   if (m.instruction.arguments.empty() || !m.instruction.arguments[0].is_tensors() || !begin(m)) return false;
-  if (write_sum(m, name)) return true;
+  if (write_sum(m, name) || write_loss(m, name) || write_log_sigmoid(m, name)) return true;
   if (name == "aten::_softmax" || name == "aten::_log_softmax") {
     softmax(m, name == "aten::_log_softmax");
   } else if ((name == "aten::softmax.int" || name == "aten::log_softmax.int") &&
@@ -607,8 +693,6 @@ bool write_reduction(Maker& m, std::string_view name) {
     softmax(m, name == "aten::log_softmax.int");
   } else if (name == "aten::_softmax_backward_data" || name == "aten::_log_softmax_backward_data") {
     softmax_backward(m, name == "aten::_log_softmax_backward_data");
-  } else if (name == "aten::mse_loss" && m.operand(1) && m.operand(1)->geometry.sizes == m.operand(0)->geometry.sizes) {
-    mse_loss(m);
   } else {
     return false;
   }

@@ -20,6 +20,8 @@ struct PassOptions {
   /// Whether code can be generated for a group's expression. Fusion makes only groups for which this function returns
   /// true. If it is empty, all groups are allowed.
   std::function<bool(const Expression&)> can_generate{};
+  /// Use matmul kernels whose results for a row do not depend on the number of rows, where such kernels exist.
+  bool batch_invariant = false;
   bool check = false;  ///< call Program::check() after each pass
 };
 

@@ -39,6 +39,7 @@ void packed_matmul(const PackedMatmul& args) {
                value_at(args.packed, acc, packed_place(args.dtype, args.inner, k, column));
       }
       if (args.bias) sum += value_at(args.bias, args.dtype, column);
+      if (args.added) sum += value_at(args.added, args.dtype, row * args.columns + column);
       set_value_at(args.result, args.dtype, row * args.columns + column, sum);
     }
   }

@@ -201,13 +201,15 @@ io::ImageRegion black_part(const Transform& step, int64_t height, int64_t width,
   io::ImageRegion r{height, width, 0, 0};
   int64_t bottom = 0, right = 0, count = 0;
   for (int64_t y = 0; y < height; ++y) {
-    for (int64_t x = 0; x < width; ++x) {
-      if (pixels[static_cast<size_t>(y * width + x)] != 0) continue;
-      r = {std::min(r.y, y), std::min(r.x, x), 0, 0};
-      bottom = std::max(bottom, y + 1);
-      right = std::max(right, x + 1);
-      ++count;
-    }
+    const uint8_t* row = pixels.data() + y * width;
+    const auto black = std::count(row, row + width, 0);
+    if (black == 0) continue;
+    const int64_t left = std::find(row, row + width, 0) - row;
+    r = {std::min(r.y, y), std::min(r.x, left), 0, 0};
+    bottom = y + 1;
+    right = std::max(right, left + black);
+    EXPECT_TRUE(std::all_of(row + left, row + left + black, [](uint8_t pixel) { return pixel == 0; }));
+    count += black;
   }
   r.height = bottom - r.y;
   r.width = right - r.x;
