@@ -108,7 +108,7 @@ class ControlCall final : public std::enable_shared_from_this<ControlCall<Reques
     accept(context_, method_);
     try {
       HttpRequest request = method_.request(request_);
-      check_client(context_, server_, request.target);
+      client_ = check_client(context_, server_, request.target);
       request.received = received_;
       context_.handler.handle(
           std::move(request),
@@ -125,12 +125,12 @@ class ControlCall final : public std::enable_shared_from_this<ControlCall<Reques
     } catch (const std::exception& error) {
       return finish(grpc_status(error));
     }
-    log_request(context_, server_, method_.name, "", grpc::Status::OK, received_);
+    log_request(context_, server_, client_, method_.name, "", grpc::Status::OK, received_);
     writer_.Finish(response, grpc::Status::OK, finished_.arm(this->shared_from_this()));
   }
 
   void finish(const grpc::Status& status) {
-    log_request(context_, server_, method_.name, "", status, received_);
+    log_request(context_, server_, client_, method_.name, "", status, received_);
     writer_.FinishWithError(status, finished_.arm(this->shared_from_this()));
   }
 
@@ -144,6 +144,7 @@ class ControlCall final : public std::enable_shared_from_this<ControlCall<Reques
   MemberEvent<ControlCall> received_event_{&ControlCall::on_received};
   MemberEvent<ControlCall> finished_{&ControlCall::on_finished};
   Clock::time_point received_{};
+  std::string client_{};  ///< see Service::client_of()
   ActiveCall active_{};
 };
 
