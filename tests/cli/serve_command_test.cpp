@@ -91,7 +91,8 @@ TEST_F(ServedDigits, ExpectsTokensAndWritesLogs) {
     client.send(request);
     return client.receive().status;
   };
-  EXPECT_EQ(status(serve::get("/v2/health/ready")), 200);
+  // The log names each model that is ready; the server is ready a moment later.
+  while (status(serve::get("/v2/health/ready")) != 200) std::this_thread::yield();
   EXPECT_EQ(status(serve::get("/metrics")), 401);
   const std::string first = "Authorization: Bearer first-token-0123456789\r\n",
                     second = "Authorization: Bearer second-token-0123456789\r\n";
