@@ -36,12 +36,15 @@ bool CallContext::begin_call() {
 
 void CallContext::end_call() {
   const MutexLock lock(mutex_);
-  if (--calls_ == 0 && draining_) changed_.notify_all();  // under the lock, because the context may be destroyed next
+  if (--calls_ > 0) return;
+  idle_since_ = std::chrono::steady_clock::now();
+  if (draining_) changed_.notify_all();  // under the lock, because the context may be destroyed next
 }
 
-bool CallContext::wait_until_idle(std::chrono::milliseconds timeout) {
+bool CallContext::wait_until_idle(std::chrono::steady_clock::time_point deadline) {
   UniqueLock lock(mutex_);
-  return changed_.wait_for(lock, timeout, [this]() BELLOWS_REQUIRES(mutex_) { return calls_ == 0; });
+  const auto idle = [this]() BELLOWS_REQUIRES(mutex_) { return calls_ == 0; };
+  return changed_.wait_for(lock, deadline - std::chrono::steady_clock::now(), idle) && idle_since_ <= deadline;
 }
 
 void CallContext::add_stream(const std::shared_ptr<DrainableCall>& call) {

@@ -97,7 +97,7 @@ class CallContext {
   bool begin_call();
   void end_call();
   /// Returns whether the number of calls became 0 in time.
-  bool wait_until_idle(std::chrono::milliseconds timeout);
+  bool wait_until_idle(std::chrono::steady_clock::time_point deadline);
 
   void add_stream(const std::shared_ptr<DrainableCall>& call);
   /// Tells all streams, including later ones, that the server drains.
@@ -113,6 +113,7 @@ class CallContext {
   Mutex mutex_;
   ConditionVariable changed_;
   int64_t calls_ BELLOWS_GUARDED_BY(mutex_) = 0;
+  std::chrono::steady_clock::time_point idle_since_ BELLOWS_GUARDED_BY(mutex_){};
   bool draining_ BELLOWS_GUARDED_BY(mutex_) = false;
   bool stopped_ BELLOWS_GUARDED_BY(mutex_) = false;
   std::list<std::weak_ptr<DrainableCall>> streams_ BELLOWS_GUARDED_BY(mutex_){};

@@ -104,10 +104,13 @@ class GrpcServer::Impl {
 
   bool drain(std::chrono::milliseconds timeout) {
     if (std::exchange(drained_, true)) return true;
-    const auto deadline = std::chrono::system_clock::now() + timeout;
-    auto stopped = start_async_or_run([this, deadline] { server_->Shutdown(deadline); });
+    // Calls are cancelled a moment later, so that they are not taken for calls that ended in time.
+    constexpr std::chrono::milliseconds later{10};
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    const auto cancelled_at = std::chrono::system_clock::now() + timeout + later;
+    auto stopped = start_async_or_run([this, cancelled_at] { server_->Shutdown(cancelled_at); });
     context_.drain_streams();
-    const bool in_time = context_.wait_until_idle(timeout);
+    const bool in_time = context_.wait_until_idle(deadline);
     stopped.get();
     return in_time;
   }
