@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "bellows/compile.h"
+#include "bellows/kernels/int8_linear.h"
 #include "bellows/quant/operators.h"
 #include "bellows/quant/quantize.h"
 #include "tests/compile/onednn_support.h"
@@ -11,6 +12,14 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+
+/// The text of a program with this kernel, if the processor has instructions for it.
+std::string convolution(const std::string& fused) {
+  return adds_int8_exactly() ? fused : "bellows::quantized_convolution";
+}
+std::string attention() {
+  return kernels::has_fast_int8_linear() ? "int8 attention" : "bellows::quantized_attention";
+}
 
 struct IntegerLayer {
   quant::QuantizedInput input;
@@ -118,7 +127,7 @@ TEST(QuantizedPrograms, Convolutions) {
       };
       SCOPED_TRACE(c10::str(at::IntArrayRef(one.weight), " signed ", is_signed));
       const at::Tensor x = torch::rand(one.image) * 5 - (is_signed ? 2.5 : 0);
-      expect_equal(convolve, layer.constants(), x, "int8 convolution");
+      expect_equal(convolve, layer.constants(), x, convolution("int8 convolution"));
       const at::Tensor step = torch::tensor(0.05F), zero = torch::tensor(0, torch::kInt);
       std::vector<at::Tensor> constants = layer.constants();
       constants.insert(constants.end(), {step, zero});
@@ -126,7 +135,7 @@ TEST(QuantizedPrograms, Convolutions) {
       const auto block = [=](const at::Tensor& y) {
         return quant::quantize_activations(torch::relu(convolve(y) + other), step, zero, false);
       };
-      expect_equal(block, constants, x, "int8 convolution add relu quantize");
+      expect_equal(block, constants, x, convolution("int8 convolution add relu quantize"));
     }
   }
 }
@@ -152,11 +161,11 @@ TEST(QuantizedPrograms, SumsOfIntegers) {
         return torch::relu(z.add_(quant::dequantize_activations(shortcut)));
       };
       const at::Tensor x = torch::rand({2, channels, 9, 7}) * 5 - (is_signed ? 2.5 : 0);
-      expect_equal(sum, constants, x, "int8 convolution add int8 relu ");
+      expect_equal(sum, constants, x, convolution("int8 convolution add int8 relu "));
       const auto quantized = [=](const at::Tensor& y) {
         return quant::quantize_activations(sum(y), step, zero, false);
       };
-      expect_equal(quantized, constants, x, "int8 convolution add int8 relu quantize");
+      expect_equal(quantized, constants, x, convolution("int8 convolution add int8 relu quantize"));
       const auto twice = [=](const at::Tensor& y) {  // the shortcut is also a result, so it must exist as fp32
         quant::QuantizedInput shortcut = first.input;
         shortcut.values = quant::quantize_activations(y, shortcut.scale, shortcut.zero_point, is_signed);
@@ -190,13 +199,13 @@ TEST(QuantizedPrograms, PoolingOfIntegers) {
           const at::Tensor z = torch::max_pool2d(is_signed ? convolve(y) : torch::relu(convolve(y)), 3, 2, padding);
           return quant::quantize_activations(z, step, zero, is_signed);
         };
-        expect_equal(pooled, constants, x, "pooling jit_int");
+        expect_equal(pooled, constants, x, convolution("pooling jit_int"));
       }
       // fp32 operands may be NaN, which the maximum of integers would lose.
       const auto with_sum = [=](const at::Tensor& y) {
         return quant::quantize_activations(torch::max_pool2d(convolve(y) + other, 3, 2, 1), step, zero, is_signed);
       };
-      expect_equal(with_sum, constants, x, "pooling jit:");
+      expect_equal(with_sum, constants, x, convolution("pooling jit:"));
     }
   }
 }
@@ -281,7 +290,7 @@ TEST(QuantizedPrograms, Attention) {
         return quant::quantized_attention(operands, factor);
       };
       // A power close to a half may be rounded to the other side, which moves a result by at most 1/255 of the range.
-      expect_equal(function, {scale, other_scale}, torch::randn({batch, rows, heads * width}), "int8 attention", 4e-3);
+      expect_equal(function, {scale, other_scale}, torch::randn({batch, rows, heads * width}), attention(), 4e-3);
     }
   }
 }
@@ -317,7 +326,7 @@ TEST(QuantizedPrograms, ModelsWithAttention) {
   const at::Tensor eager = forward(x);
   EXPECT_LT((compiled(x) - eager).abs().max().item<float>(), 0.02 * eager.abs().max().item<float>());
   const auto text = compiled.explain().to_text();
-  EXPECT_THAT(text, HasSubstr("int8 attention"));
+  EXPECT_THAT(text, HasSubstr(attention()));
   EXPECT_THAT(text, Not(HasSubstr("flash_attention")));
 }
 

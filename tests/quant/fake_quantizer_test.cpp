@@ -389,7 +389,8 @@ double distance_of(bool norms, const FakeQuantizerOptions& options, int frozen_a
 }
 
 TEST(FakeQuantizer, LossesFollowTorchAo) {
-  expect_trajectory(/*norms=*/false, 1e-4);
+  // A value close to a border between integers may be rounded to the other side: 1.1e-4 with AVX2 on AMD.
+  expect_trajectory(/*norms=*/false, 2e-4);
   EXPECT_GT(distance_of(false, {.skip = {"*"}}, 6), 4e-4) << "without quantization";
 }
 

@@ -7,6 +7,10 @@ bool has_onednn() {
   return false;
 }
 
+bool adds_int8_exactly() {
+  return false;
+}
+
 OnednnReport use_onednn(graph::Program&, bool) {
   return {};
 }

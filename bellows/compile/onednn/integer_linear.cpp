@@ -1,3 +1,4 @@
+#include "bellows/compile/onednn/onednn.h"
 #include "bellows/compile/onednn/primitives_impl.h"
 #include "bellows/kernels/int8_linear.h"
 
@@ -48,7 +49,7 @@ class PackIntegers final : public graph::Kernel {
 class IntegerKernel final : public graph::Kernel {
  public:
   IntegerKernel(const Linear& shape, const Integers& integers, const std::vector<PostOp>& post)
-      : name_(name_of_layer("int8 linear", post, integers, "vnni")), shape_(shape), integers_(integers), post_(post) {}
+      : name_(name_of_layer("int8 linear", post, integers, kernels::has_fast_int8_linear() ? "vnni" : "exact")), shape_(shape), integers_(integers), post_(post) {}
 
   std::string name() const override { return name_; }
   size_t scratch_bytes() const override {
@@ -93,7 +94,7 @@ class IntegerKernel final : public graph::Kernel {
 
 bool prefers_integer_linear(const Linear& shape) {
   constexpr memory::dim most_rows = 32;
-  return shape.rows <= most_rows && kernels::has_fast_int8_linear();
+  return !adds_int8_exactly() || (shape.rows <= most_rows && kernels::has_fast_int8_linear());
 }
 
 PackingLinear integer_linear(const Linear& shape, const Integers& integers, const std::vector<PostOp>& post) {

@@ -25,6 +25,10 @@ struct OnednnReport {
 /// Returns whether this library was built with oneDNN. If not, use_onednn() changes nothing.
 bool has_onednn();
 
+/// Returns whether oneDNN's sums of 8-bit products are exact on this processor. Without VNNI, sums of two products saturate
+/// at 16 bits. use_onednn() then leaves int8 convolutions as they are, and int8 linears use kernels/int8_linear.h.
+bool adds_int8_exactly();
+
 /// Replaces convolutions, pooling and batch norms of images, and their gradients, with oneDNN primitives, and batch norms
 /// in training mode with own kernels. Between these kernels, images stay in oneDNN's channels-last order. Pointwise
 /// operators work directly on this order. If any other operator reads such an image, the image is copied to its original

@@ -166,7 +166,7 @@ std::optional<LayerPass> quantized_linear_forward(const Linear& shape, const Int
 /// Returns the name of a kernel, such as "int8 linear gelu quantize vnni".
 std::string name_of_layer(const char* kind, const std::vector<PostOp>& post, const Integers& integers,
                           const std::string& how);
-/// Whether integer_linear() is faster than oneDNN. In measurements on Intel AVX-512 with VNNI, it is 1.3× to 1.5× as fast with 14
+/// Whether integer_linear() is faster than oneDNN, or oneDNN's results are not exact. In measurements on Intel AVX-512 with VNNI, it is 1.3× to 1.5× as fast with 14
 /// rows, and equally fast with 128 rows.
 bool prefers_integer_linear(const Linear& shape);
 /// Uses kernels/int8_linear.h. The weight is [columns, inner]. Operands and results are those of quantized_linear_forward.

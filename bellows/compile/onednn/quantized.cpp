@@ -1,6 +1,21 @@
+#include "bellows/compile/onednn/onednn.h"
 #include "bellows/compile/onednn/primitives_impl.h"
 
-namespace bellows::compile_detail::onednn {
+namespace bellows::compile_detail {
+
+bool adds_int8_exactly() {
+  switch (dnnl::get_effective_cpu_isa()) {
+    case dnnl::cpu_isa::sse41:
+    case dnnl::cpu_isa::avx:
+    case dnnl::cpu_isa::avx2:
+    case dnnl::cpu_isa::avx512_core:
+      return false;
+    default:
+      return true;
+  }
+}
+
+namespace onednn {
 namespace {
 
 using Place = PrimitiveKernel::Place;
@@ -104,7 +119,7 @@ std::optional<LayerPass> quantized_linear_forward(const Linear& shape, const Int
   const Layer layer(integers, 1 << 1, bias, post, result);
   const dnnl::matmul::primitive_desc desc(engine(), input, weight, bias, output, layer.attributes(),
                                           /*allow_empty=*/true);
-  if (!is_fast(desc)) return {};
+  if (!adds_int8_exactly() || !is_fast(desc)) return {};
   return LayerPass{std::make_shared<PrimitiveKernel>(
                        name_of_layer("int8 linear", post, integers, desc.impl_info_str()), dnnl::matmul(desc),
                        layer.slots(input, shape.offset, desc.weights_desc(), output), desc.scratchpad_desc()),
@@ -124,7 +139,7 @@ std::optional<LayerPass> quantized_convolution_forward(const Convolution& shape,
   const dnnl::convolution_forward::primitive_desc desc(
       engine(), dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct, input, weight, bias, output,
       shape.stride, dilation, shape.padding, shape.padding, layer.attributes(), /*allow_empty=*/true);
-  if (!is_fast(desc)) return {};
+  if (!adds_int8_exactly() || !is_fast(desc)) return {};
   return LayerPass{
       std::make_shared<PrimitiveKernel>(name_of_layer("int8 convolution", post, integers, desc.impl_info_str()),
                                         dnnl::convolution_forward(desc),
@@ -132,4 +147,6 @@ std::optional<LayerPass> quantized_convolution_forward(const Convolution& shape,
       desc.weights_desc()};
 }
 
-}  // namespace bellows::compile_detail::onednn
+}  // namespace onednn
+
+}  // namespace bellows::compile_detail
