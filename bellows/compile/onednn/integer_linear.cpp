@@ -49,7 +49,10 @@ class PackIntegers final : public graph::Kernel {
 class IntegerKernel final : public graph::Kernel {
  public:
   IntegerKernel(const Linear& shape, const Integers& integers, const std::vector<PostOp>& post)
-      : name_(name_of_layer("int8 linear", post, integers, kernels::has_fast_int8_linear() ? "vnni" : "exact")), shape_(shape), integers_(integers), post_(post) {}
+      : name_(name_of_layer("int8 linear", post, integers, kernels::has_fast_int8_linear() ? "vnni" : "exact")),
+        shape_(shape),
+        integers_(integers),
+        post_(post) {}
 
   std::string name() const override { return name_; }
   size_t scratch_bytes() const override {
