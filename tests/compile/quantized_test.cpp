@@ -1,4 +1,6 @@
 // Compiled functions of quantized models: int8 primitives against the reference operators.
+#include <gmock/gmock.h>
+
 #include <cmath>
 
 #include "bellows/compile.h"
@@ -280,7 +282,7 @@ TEST(QuantizedPrograms, Attention) {
       SCOPED_TRACE(c10::str(rows, " rows, ", keys, " keys, width ", width));
       const at::Tensor key = torch::randn({batch, keys, heads, width}).transpose(1, 2),
                        value = torch::randn({batch, heads, keys, width});
-      const auto function = [=](const at::Tensor& x) {
+      const auto function = [=, batch = batch, heads = heads, rows = rows, width = width](const at::Tensor& x) {
         const quant::AttentionOperands operands{.query = x.view({batch, rows, heads, width}).transpose(1, 2),
                                                 .key = key,
                                                 .value = value,
@@ -333,7 +335,7 @@ TEST(QuantizedPrograms, ModelsWithAttention) {
 TEST(QuantizedPrograms, OtherModesAreBitIdentical) {
   torch::manual_seed(4);
   const torch::nn::Sequential net(torch::nn::Linear(32, 48), torch::nn::GELU(), torch::nn::Linear(48, 8));
-  const auto module = net.ptr();
+  const auto& module = net.ptr();
   const Model model("net", module, [module](const at::Tensor& x) { return module->forward(x); });
   const std::vector<std::vector<at::Tensor>> batches{{torch::randn({16, 32})}};
   for (const quant::Method method : {quant::Method::static_range, quant::Method::dynamic, quant::Method::weight_only}) {

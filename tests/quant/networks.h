@@ -108,7 +108,7 @@ TORCH_MODULE(Attending);
 
 template <class Holder>
 Model model_of(const Holder& net) {
-  const auto module = net.ptr();
+  const auto& module = net.ptr();
   Model model("net", module, [module](const at::Tensor& x) { return module->forward(x); });
   model.eval();
   return model;
@@ -117,6 +117,7 @@ Model model_of(const Holder& net) {
 inline std::vector<std::vector<at::Tensor>> batches_of(at::IntArrayRef shape, int count = 2) {
   torch::manual_seed(11);
   std::vector<std::vector<at::Tensor>> batches;
+  batches.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) batches.push_back({torch::randn(shape)});
   return batches;
 }
