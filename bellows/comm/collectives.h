@@ -62,7 +62,7 @@ at::Tensor all_gather_in_place(at::Tensor tensor, const Group& group);
 at::Tensor all_to_all(const at::Tensor& tensor, const Group& group);
 
 /// Reduces the ranks' tensors and returns part r of the result on rank r: [size · D0, …] → [D0, …].
-/// Numerics: Gloo sums in rank order
+/// Numerics: Gloo sums in pairs of ranks: (0 + 1) + (2 + 3)
 /// Cost:     each of n ranks sends and receives (n - 1) / n of the tensor's bytes. Gloo also needs temporary memory of
 ///           the tensor's size
 at::Tensor reduce_scatter(const at::Tensor& tensor, const Group& group, Reduce op = Reduce::sum);

@@ -110,7 +110,7 @@ class ExchangedSum final : public c10d::Work {
     const bool done = exchange_->wait(timeout);
     if (!done || parts_.empty()) return done;
     const at::NoGradGuard no_grad;
-    for (size_t i = 1; i < parts_.size(); ++i) combine(out_, i == 1 ? parts_[0] : out_, parts_[i], op_);
+    combine_in_pairs();
     parts_.clear();
     return true;
   }
@@ -120,6 +120,16 @@ class ExchangedSum final : public c10d::Work {
   void abort() override { exchange_->abort(); }
 
  private:
+  /// Combines neighbors, then neighboring results, and so on. The order is the same as if one process had combined the
+  /// parts of some neighboring ranks before.
+  void combine_in_pairs() {
+    for (size_t stride = 1; stride < parts_.size(); stride *= 2) {
+      const bool last = 2 * stride >= parts_.size();
+      for (size_t i = 0; i + stride < parts_.size(); i += 2 * stride)
+        combine(last ? out_ : parts_[i], parts_[i], parts_[i + stride], op_);
+    }
+  }
+
   WorkHandle exchange_;
   at::Tensor out_;
   Tensors parts_;  ///< received parts by rank, at least two; empty after they are reduced

@@ -38,11 +38,12 @@ Dataset Dataset::order(OrderPtr order, uint64_t seed) const {
   });
 }
 
-Dataset Dataset::distributed(int64_t rank, int64_t world_size, bool global_batch) const {
+Dataset Dataset::distributed(int64_t rank, int64_t world_size, bool global_batch, bool fill_in_order) const {
   return changed(*this, [&](Dataset& d) {
     d.loader_.rank = rank;
     d.loader_.world_size = world_size;
     d.loader_.global_batch = global_batch;
+    d.loader_.fill_in_order = fill_in_order;
   });
 }
 

@@ -38,7 +38,8 @@ class Dataset {
   /// Restricts each epoch to the samples of one rank.
   /// Params: global_batch – if true, the batch size counts the samples of all ranks together. Each step then takes the
   ///         same samples, regardless of the number of ranks
-  Dataset distributed(int64_t rank, int64_t world_size, bool global_batch = false) const;
+  ///         fill_in_order – see Division::fill_in_order
+  Dataset distributed(int64_t rank, int64_t world_size, bool global_batch = false, bool fill_in_order = false) const;
   /// Sets the color mode of decoded images.
   /// Params: mode – "rgb" or "gray"
   Dataset decode(const std::string& mode) const;

@@ -87,6 +87,8 @@ std::vector<Level> levels(const Situation& situation) {
        "ZeRO-1: each rank stores its share of the optimizer state."},
       {n > 1, [n](MemoryOptions& m) { m.stage = 2, m.ranks = n; }, [n](MemoryOptions& m) { m.stage = 1, m.ranks = n; },
        "ZeRO-2: each rank also stores only its share of the gradients."},
+      {n > 1, [n](MemoryOptions& m) { m.stage = 3, m.ranks = n; }, [n](MemoryOptions& m) { m.stage = 2, m.ranks = n; },
+       "ZeRO-3: each rank also stores only its share of the parameters, and gathers them when they are used."},
       {true, [](MemoryOptions& m) { m.saved = Saved::offloaded; },
        [](MemoryOptions& m) { m.saved = Saved::recomputed; },
        "Activation offloading: activations are stored outside of the device's memory until backward."}};
@@ -140,7 +142,7 @@ Decision make_it_fit(Decision decision, const Situation& situation, const Peak& 
                                  ? c10::str("With this, the step fits: ", size_words(decision.peak_bytes), " of ",
                                             size_words(situation.capacity), ".")
                                  : c10::str("With all of these, the step still needs ", size_words(decision.peak_bytes),
-                                            ". Use a larger device or more ranks. Bellows does not shard parameters."));
+                                            ". Use a larger device or more ranks."));
   return decision;
 }
 

@@ -27,7 +27,7 @@ struct Situation {
 struct Decision {
   bool fits = false;  ///< whether the step fits with the recommended measures
   MemoryOptions measures;
-  std::string strategy;  ///< "alone", "ddp", "ddp with a hook", "zero1", "zero2", "none"
+  std::string strategy;  ///< "alone", "ddp", "ddp with a hook", "zero1" to "zero3", "none"
   int64_t peak_bytes = 0;
   std::vector<std::string> reasons;  ///< one sentence per reason
   std::string to_string() const;     ///< for example "bf16 autocast, gradient accumulation over 4 steps; alone"

@@ -174,8 +174,13 @@ void share_state(TensorTimeline& step, const MemoryPlan& plan, const MemoryOptio
   scale(step, TensorKind::optimizer, share);
   scale(step, TensorKind::master, share);
   if (measures.stage < 2) return;
-  const int64_t buckets = std::min(4 * (plan.recipe.bucket_mb << 20), total(step, TensorKind::gradient));
+  const int64_t bucket = plan.recipe.bucket_mb << 20;
+  int64_t buckets = std::min(4 * bucket, total(step, TensorKind::gradient));
   scale(step, TensorKind::gradient, share);
+  if (measures.stage == 3) {
+    buckets += std::min(2 * bucket, total(step, TensorKind::weight));
+    scale(step, TensorKind::weight, share);
+  }
   add_bytes(step, TensorKind::temporary, buckets);
 }
 
@@ -285,6 +290,7 @@ std::vector<PredictedTechnique> predict_techniques(const MemoryPlan& plan, int64
   add(true, {.saved = Saved::offloaded}, "disk or host transfers");
   add(true, {.stage = 1, .ranks = std::max<int64_t>(ranks, 2)}, "all-gathers parameters");
   add(true, {.stage = 2, .ranks = std::max<int64_t>(ranks, 2)}, "all-gathers parameters");
+  add(true, {.stage = 3, .ranks = std::max<int64_t>(ranks, 2)}, "all-gathers parameters twice");
   add(plan.size.batch >= 2, {.shrink = 2}, "half the samples per step");
   return rows;
 }

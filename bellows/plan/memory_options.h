@@ -21,7 +21,7 @@ struct MemoryOptions {
   Saved saved = Saved::as_it_is;
   int64_t accumulate = 1;    ///< number of gradient accumulation steps
   int64_t shrink = 1;        ///< factor by which the batch is smaller
-  int stage = 0;             ///< ZeRO stage, 1 or 2; 0: no ZeRO
+  int stage = 0;             ///< ZeRO stage, 1 to 3; 0: no ZeRO
   int64_t ranks = 1;         ///< number of ranks that share the state
   bool in_backward = false;  ///< whether the optimizer runs in backward
   bool operator==(const MemoryOptions&) const = default;
@@ -44,7 +44,7 @@ struct MemoryOptions {
 ///   selective checkpointing, half of their bytes stay.
 /// - Optimizer in backward: a gradient lives for eight events.
 /// - ZeRO-1: optimizer state and master weights take 1/n of their size. ZeRO-2: gradients take 1/n, too, and up to four
-///   buckets are added.
+///   buckets are added. ZeRO-3: weights take 1/n, too, and two buckets are added.
 /// Numerics: within 3 % of a separate plan with these measures, or within 10 % for low-bit activations
 ///           (tests/plan/plan_test.cpp). Without `in_bf16`, the peak with bf16 can be up to 20 % too low. For
 ///           offloading and ZeRO, only the formulas above are used

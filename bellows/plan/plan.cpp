@@ -145,9 +145,13 @@ void share_between_ranks(MemoryPlan& plan) {
   if (plan.ranks == 1 || plan.recipe.data_parallel == "ddp") return;
   const auto others = [&](int64_t bytes) { return bytes - bytes / plan.ranks; };
   plan.saved_by_sharding = others(plan.peak.of(TensorKind::optimizer) + plan.peak.of(TensorKind::master));
-  if (plan.recipe.data_parallel != "zero2") return;
+  if (plan.recipe.data_parallel == "zero1") return;
+  const int64_t bucket = plan.recipe.bucket_mb << 20;
   plan.saved_by_sharding += others(plan.peak.of(TensorKind::gradient));
-  plan.communication = std::min(4 * (plan.recipe.bucket_mb << 20), plan.peak.of(TensorKind::gradient));
+  plan.communication = std::min(4 * bucket, plan.peak.of(TensorKind::gradient));
+  if (plan.recipe.data_parallel == "zero2") return;
+  plan.saved_by_sharding += others(plan.peak.of(TensorKind::weight));
+  plan.communication += std::min(2 * bucket, plan.peak.of(TensorKind::weight));
 }
 
 /// Checks the length as the full model would. Params: skeleton – its model has fewer positions

@@ -51,4 +51,12 @@ OpCheckGuard::~OpCheckGuard() {
   if (!CheckNode::top()) c10::impl::tls_set_dispatch_key_included(check_key, false);
 }
 
+UncheckedOperators::UncheckedOperators() : excluded_before_(c10::impl::tls_is_dispatch_key_excluded(check_key)) {
+  c10::impl::tls_set_dispatch_key_excluded(check_key, true);
+}
+
+UncheckedOperators::~UncheckedOperators() {
+  c10::impl::tls_set_dispatch_key_excluded(check_key, excluded_before_);
+}
+
 }  // namespace bellows::tap

@@ -38,4 +38,17 @@ class OpCheckGuard {
   std::shared_ptr<void> node_;
 };
 
+/// While an object of this class exists, the operators that this thread calls are not checked. The same applies to work
+/// that these operators start on other threads, such as collectives.
+class UncheckedOperators {
+ public:
+  UncheckedOperators();
+  ~UncheckedOperators();
+  UncheckedOperators(const UncheckedOperators&) = delete;
+  UncheckedOperators& operator=(const UncheckedOperators&) = delete;
+
+ private:
+  bool excluded_before_;
+};
+
 }  // namespace bellows::tap

@@ -3,6 +3,7 @@
 #include <c10/core/StorageImpl.h>
 
 #include <unordered_map>
+#include <utility>
 
 #include "bellows/core/mutex.h"
 
@@ -103,6 +104,19 @@ void fulfil(c10::StorageImpl& pending, c10::StorageImpl& computed) {
 
 void abandon(c10::StorageImpl& pending, const std::string& why) {
   pending.release_data_and_set_meta_custom_data_ptr_error_msg_(why);
+}
+
+c10::DataPtr withdraw_memory(c10::StorageImpl& storage, const std::string& why) {
+  c10::DataPtr empty(nullptr, storage.device());
+  std::swap(storage._mutable_data_ptr_no_checks(), empty);
+  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(why);  // despite its name, nothing is released
+  return empty;
+}
+
+void provide_memory(c10::StorageImpl& storage, c10::DataPtr memory) {
+  throws_on_access(storage) = false;
+  storage.get_extra_meta().custom_data_ptr_error_msg_.reset();
+  storage.set_data_ptr_noswap(std::move(memory));
 }
 
 at::Tensor tensor_over(c10::Storage storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype, at::IntArrayRef sizes,

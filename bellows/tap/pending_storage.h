@@ -28,6 +28,14 @@ void fulfil(c10::StorageImpl& pending, c10::StorageImpl& computed);
 /// Marks a pending storage as failed. It never receives data, and accesses throw a c10::Error with the message `why`.
 void abandon(c10::StorageImpl& pending, const std::string& why);
 
+/// Takes the memory out of a storage whose data can be obtained again, for example from other ranks. Sizes, strides and
+/// views stay. Until provide_memory(), every access to the data throws a c10::Error with the message `why`.
+c10::DataPtr withdraw_memory(c10::StorageImpl& storage, const std::string& why);
+
+/// Gives memory to a storage after withdraw_memory(). All tensors with this storage then use it.
+/// Params: memory – at least as many bytes as the storage has
+void provide_memory(c10::StorageImpl& storage, c10::DataPtr memory);
+
 /// Creates a tensor with a given storage without running an operator.
 /// Params: keys – dispatch keys of an existing tensor of the same kind. This function does not derive the keys from the
 ///                current inference mode, as libtorch's constructors do

@@ -235,6 +235,7 @@ FitResult FitRun::go() {
     values.insert(values.end(), last_evaluation_.metrics.begin(), last_evaluation_.metrics.end());
     log_->hyperparameters(recipe_, values, loop_.step_count());
   }
+  loop_.ranks().gather_parameters();  // they stay complete when the ranks' optimizers are gone
   return std::move(result_);
 }
 
@@ -372,7 +373,9 @@ void FitRun::finish_epoch() {
   losses_.clear();
   epoch_seconds_ = epoch_eval_seconds_ = 0;
   if (log_) log_->epoch(record);
+  if (loop_.ranks().shards_parameters()) loop_.ranks().gather_parameters();  // rank 0 reads them
   if (log_) log_->histograms(loop_.job().model, record.steps);
+  loop_.ranks().release_parameters();
   if (folder_ && (recipe_.save_steps == 0 || done())) save();
   if (callbacks_.on_epoch) callbacks_.on_epoch(record);
 }

@@ -1,5 +1,5 @@
-// Data parallel training on two ranks of one thread each against Python's DistributedDataParallel and
-// ZeroRedundancyOptimizer, over Gloo, from the same libtorch.
+// Data parallel training on two ranks of one thread each against Python's DistributedDataParallel,
+// ZeroRedundancyOptimizer and fully_shard (FSDP2), over Gloo, from the same libtorch.
 #include <torch/torch.h>
 
 #include <cmath>
@@ -196,6 +196,8 @@ int run(const Options& options) {
       against("zero2_compiled", "zero");
       against("zero1", "zero");
       against("zero2", "zero");
+      against("zero3", "fsdp");
+      against("zero3_keep", "fsdp_keep");
       for (const char* strategy : {"ddp", "zero1", "zero2"})
         add(work.title + ", " + strategy + ", memory", [&] { return measure_peak(work, strategy, ours); });
     }
@@ -212,9 +214,9 @@ int main(int argc, char** argv) {
   using namespace bellows::bench;
   if (argc == 2 && std::string_view(argv[1]) == "--serve") return serve_rank(learning_rate);
   return bench_main(argc, argv,
-                    "Times a training step with AdamW on two ranks of one thread each: DDP, ZeRO-1 and ZeRO-2, also "
-                    "compiled, against Python's\nDistributedDataParallel, also with torch.compile, and "
-                    "ZeroRedundancyOptimizer over Gloo. Also compares DDP with replicas\nand with one model in one "
-                    "process. Before that, the losses of the first steps are compared.",
+                    "Times a training step with AdamW on two ranks of one thread each: DDP, ZeRO-1, ZeRO-2 and ZeRO-3, "
+                    "also compiled, against\nPython's DistributedDataParallel, also with torch.compile, "
+                    "ZeroRedundancyOptimizer and fully_shard (FSDP2) over Gloo.\nAlso compares DDP with replicas and "
+                    "with one model in one process. Before that, the losses of the first steps are\ncompared.",
                     run);
 }

@@ -23,8 +23,17 @@ namespace bellows::bench {
 
 namespace {
 
-/// MODEL.STRATEGY: ddp, zero1, zero2, or alone, the rank's part of the batch with gradients of its own. With the ending
-/// _compiled, the complete step is compiled.
+/// zero1, zero2, zero3, or zero3_keep, which keeps parameters between forward and backward. Blocks of a model are units.
+std::optional<parallel::ShardOptions> shard_options(const std::string& strategy, const std::string& model) {
+  if (!strategy.starts_with("zero")) return std::nullopt;
+  parallel::ShardOptions options{.stage = strategy[4] - '0', .reshard_after_forward = strategy != "zero3_keep"};
+  if (options.stage == 3 && model == "bert") options.units = {"bert.encoder.layer.*"};
+  if (options.stage == 3 && model == "resnet18") options.units = {"layer?"};
+  return options;
+}
+
+/// MODEL.STRATEGY: ddp, a strategy of shard_options(), or alone, the rank's part of the batch with gradients of its own.
+/// With the ending _compiled, the complete step is compiled.
 class Run {
  public:
   Run(const std::string& name, const World& world, double learning_rate)
@@ -34,10 +43,10 @@ class Run {
     if (ending != strategy.npos) compiled_.emplace([this] { return eager_step(); }, CompileOptions{});
     strategy = strategy.substr(0, ending);
     keeps_gradients_ = strategy == "alone";  // as DDP does, where they are views of buckets
+    const auto sharding = shard_options(strategy, name.substr(0, name.find('.')));
     if (strategy == "ddp" || strategy == "zero1") ddp_.emplace(task_.model, world);
     optimizer_ = std::make_shared<optim::AdamW>(task_.model.parameters(), optim::AdamWOptions{.lr = learning_rate});
-    if (strategy == "zero1" || strategy == "zero2")
-      optimizer_ = parallel::zero_optimizer(optimizer_, task_.model, world, {.stage = strategy == "zero1" ? 1 : 2});
+    if (sharding) optimizer_ = parallel::zero_optimizer(optimizer_, task_.model, world, *sharding);
   }
 
   at::Tensor step() { return compiled_ ? (*compiled_)() : eager_step(); }

@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 import torchvision
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from transformers import BertConfig, BertForSequenceClassification
@@ -45,7 +47,11 @@ class Step:
                 shape, classes = (IMAGES, FEATURES), DIGITS
             y, self.x = part(labels("labels", IMAGES, classes)), part(uniform("input", shape).float())
             self.loss = lambda output: F.cross_entropy(output, y)
-        self.net = DistributedDataParallel(set_formula_weights(net).train(), gradient_as_bucket_view=True)
+        net = set_formula_weights(net).train()
+        if strategy.startswith("fsdp"):
+            self.net = self.fully_sharded(net, task, reshard=strategy == "fsdp")
+        else:
+            self.net = DistributedDataParallel(net, gradient_as_bucket_view=True)
         if strategy == "ddp_compiled":
             self.net = torch.compile(self.net)
         adamw = {"lr": flags.lr, "fused": True}
@@ -55,6 +61,15 @@ class Step:
             )
         else:
             self.optimizer = torch.optim.AdamW(self.net.parameters(), **adamw)
+
+    @staticmethod
+    def fully_sharded(net, task, reshard):
+        """FSDP2 with the blocks of the model as units. `reshard` frees parameters after forward."""
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        blocks = net.bert.encoder.layer if task == "bert" else [net.layer1, net.layer2, net.layer3, net.layer4]
+        for block in blocks:
+            fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
+        return fully_shard(net, mesh=mesh, reshard_after_forward=reshard)
 
     def __call__(self):
         self.optimizer.zero_grad()

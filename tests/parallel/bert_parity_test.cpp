@@ -68,7 +68,7 @@ TEST(BertOnRanks, TwentyStepsAreThoseOfOneProcess) {
   const std::vector<at::Tensor> expected = bert_alone(20);
   ASSERT_FALSE(at::allclose(expected[0], tiny_bert().parameters()[0].detach(), 1e-3)) << "nothing was trained";
   for (const int ranks : {1, 2, 3, 4}) {
-    for (const int stage : {0, 1, 2}) {
+    for (const int stage : {0, 1, 2, 3}) {
       SCOPED_TRACE(c10::str("stage ", stage, " on ", ranks));
       run_ranks(ranks,
                 [&](const comm::Group& group) { expect_close(bert_on_ranks(stage, 20, group), expected, 1e-9); });

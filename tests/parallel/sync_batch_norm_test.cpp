@@ -80,7 +80,7 @@ void expect_resnet_as_alone(int stage, int steps, const std::vector<at::Tensor>&
 TEST(SyncBatchNorm, TwentyStepsOfAResNetEqualOneProcess) {
   constexpr int steps = 20;
   const auto alone = resnet_alone(steps);
-  for (const int stage : {0, 1, 2}) expect_resnet_as_alone(stage, steps, alone);
+  for (const int stage : {0, 1, 2, 3}) expect_resnet_as_alone(stage, steps, alone);
 }
 
 template <class Layer>

@@ -123,14 +123,14 @@ Alone train_blocks_alone(const LowBitCase& one) {
   return result;
 }
 
-// Stage 2 on three ranks would divide a sum of three, which rounds; two and four are exact.
+// Stages 2 and 3 on three ranks would divide a sum of three, which rounds; two and four are exact.
 TEST(ZeroLowBit, CodesWhatOneProcessCodes) {
   const std::vector<LowBitCase> cases = low_bit_cases();
   for (size_t i = 0; i < cases.size(); ++i) {
     const LowBitCase& one = cases[i];
     const Alone alone = train_blocks_alone(one);
     const auto worlds =
-        i % 2 == 0 ? std::array{std::pair(3, 1), std::pair(2, 2)} : std::array{std::pair(2, 1), std::pair(4, 2)};
+        i % 2 == 0 ? std::array{std::pair(3, 1), std::pair(2, 2)} : std::array{std::pair(2, 3), std::pair(4, 2)};
     for (const auto& [ranks, stage] : worlds) {
       SCOPED_TRACE(c10::str(one.name, ", stage ", stage, " on ", ranks));
       run_ranks(ranks, [&, stage = stage](const comm::Group& group) {

@@ -45,8 +45,8 @@ TEST(Zero, TwentyStepsAreThoseOfOneProcess) {
   const std::vector<Impl> impls = {Impl::loop, Impl::foreach, Impl::fused};
   for (size_t i = 0; i < rules.size(); ++i) {
     const std::vector<at::Tensor> expected = train_alone(rules[i](Impl::loop), 20);
-    for (const size_t ranks : {1, 2, 3, 4}) {  // every rule in every way and in both stages, on some number of ranks
-      const int stage = (i + ranks) % 2 == 0 ? 1 : 2;
+    for (const size_t ranks : {1, 2, 3, 4}) {  // every rule in every way and in all stages, on some number of ranks
+      const int stage = static_cast<int>(1 + (i + ranks) % 3);
       const MakeOptimizer make = rules[i](impls[(i + ranks) % impls.size()]);
       expect_on_ranks(static_cast<int>(ranks), stage, expected, [&](const comm::Group& group) {
         Sharded sharded(group, stage, make);
@@ -63,7 +63,7 @@ TEST(Zero, TwoRanksRoundAsOneProcessThatAddsTheHalves) {
     Net alone(at::kFloat);
     const OptimizerPtr optimizer = make(alone.distinct());
     train_on_halves(alone, *optimizer, 8);
-    for (const int stage : {1, 2}) {
+    for (const int stage : {1, 2, 3}) {
       run_ranks(2, [&](const comm::Group& group) {
         Sharded sharded(group, stage, make, at::kFloat);
         sharded.train(0, 8);
@@ -161,7 +161,7 @@ TEST(Zero, ClipsValuesAndZeroesThroughTheParameters) {
 
 TEST(Zero, AllRanksLeaveAStepOutTogether) {
   for (const Impl impl : {Impl::fused, Impl::loop}) {
-    for (const int stage : {1, 2}) {
+    for (const int stage : {1, 2, 3}) {
       // On four ranks some own nothing of the poisoned gradient.
       run_ranks(4, [&](const comm::Group& group) {
         Sharded sharded(group, stage, adamw(impl), at::kFloat);
@@ -211,7 +211,7 @@ TEST(Zero, HeedsGroupsSchedulesAndAverages) {
   NetModel alone;
   const auto expected =
       train(alone, *with_groups(alone.net->distinct()), [&](int64_t step) { alone.net->loss(step, 0, 1).backward(); });
-  for (const int stage : {1, 2}) {
+  for (const int stage : {1, 2, 3}) {
     expect_on_ranks(3, stage, expected, [&](const comm::Group& group) {
       Sharded sharded(group, stage, with_groups);
       return train(sharded.m, *sharded.optimizer, [&](int64_t step) { sharded.backward(step); });
@@ -229,7 +229,7 @@ TEST(Zero, KeepsMastersOfLowPrecisionWeights) {
   const OptimizerPtr optimizer = make(alone.distinct());
   train_on_halves(alone, *optimizer, 10);
   const NamedTensors state = optim::state_dict(*optimizer);
-  for (const int stage : {1, 2}) {
+  for (const int stage : {1, 2, 3}) {
     run_ranks(2, [&](const comm::Group& group) {
       Sharded sharded(group, stage, make, at::kBFloat16);
       sharded.train(0, 10);

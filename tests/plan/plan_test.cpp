@@ -39,7 +39,8 @@ struct Formula {
                                                                                                                   : 1);
     const double copies = m.precision == MemoryOptions::Precision::bf16 ? 2 : 0;
     const double a = activations_a_sample * static_cast<double>(batch) / static_cast<double>(m.accumulate);
-    return static_cast<int64_t>(n * (4 + copies + 4 * (m.stage > 1 ? share : 1) + state) + a * saved);
+    const double weights = 4 * (m.stage > 2 ? share : 1), gradients = 4 * (m.stage > 1 ? share : 1);
+    return static_cast<int64_t>(n * (weights + copies + gradients + state) + a * saved);
   }
 };
 
@@ -91,9 +92,10 @@ const DecisionCase decision_cases[] = {
     // Not on one device.
     {"ZeRO-1", billion, 100e6, at(12, 4, 8), "bf16 autocast, ZeRO-1 on 8 ranks; zero1"},
     {"ZeRO-2", billion, 100e6, at(8, 4, 8), "bf16 autocast, ZeRO-2 on 8 ranks; zero2"},
+    {"ZeRO-3", billion, 100e6, at(5, 4, 8), "bf16 autocast, ZeRO-3 on 8 ranks; zero3"},
     {"offload is the last", 100 * million, 40e9, at(3, 1), "bf16 autocast, activation offloading; alone"},
     {"nothing helps", 10 * billion, 1e6, at(16, 4, 2),
-     "bf16 autocast, gradient accumulation over 4 steps, 8-bit optimizer state, activation offloading, ZeRO-2 on 2 "
+     "bf16 autocast, gradient accumulation over 4 steps, 8-bit optimizer state, activation offloading, ZeRO-3 on 2 "
      "ranks; none"}};
 
 }  // namespace

@@ -152,7 +152,7 @@ TEST(TrainActivations, RanksTrainAsWithoutRecomputation) {
     });
     return result;
   };
-  for (const char* data_parallel : {"ddp", "zero2"})
+  for (const char* data_parallel : {"ddp", "zero2", "zero3"})
     expect_same_bits(weights_of("blocks", data_parallel), weights_of("none", data_parallel));
 }
 

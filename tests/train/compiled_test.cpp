@@ -182,7 +182,8 @@ void expect_ranks_learn_as_plain_ones(int count, const std::vector<std::string>&
 }
 
 TEST(Compiled, RanksLearnAsPlainOnes) {
-  for (const char* strategy : {"data_parallel=ddp", "data_parallel=zero1", "data_parallel=zero2"}) {
+  for (const char* strategy :
+       {"data_parallel=ddp", "data_parallel=zero1", "data_parallel=zero2", "data_parallel=zero3"}) {
     for (const char* part : {"compile=forward", "compile=step"})
       expect_ranks_learn_as_plain_ones(2, {strategy}, {part}, 2e-3);
     expect_ranks_learn_as_plain_ones(4, {strategy}, {"compile=step"}, 2e-3);

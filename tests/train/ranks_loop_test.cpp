@@ -86,7 +86,7 @@ std::vector<std::vector<at::Tensor>> weights_after_a_throw(const std::string& st
 }
 
 TEST(TrainRanks, ExchangeGradientsAgainAfterALossThatThrew) {
-  for (const char* strategy : {"ddp", "zero1", "zero2"}) {
+  for (const char* strategy : {"ddp", "zero1", "zero2", "zero3"}) {
     SCOPED_TRACE(strategy);
     const auto weights = weights_after_a_throw(strategy);
     ASSERT_FALSE(weights[0].empty());

@@ -196,7 +196,8 @@ TEST_P(KilledRanksTest, EndWithTheBitsOfTheRunThatWasNotKilled) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, KilledRanksTest,
-                         testing::Values(KilledRanks{"Zero2", {"data_parallel=zero2"}, 2, 2, 50},
+                         testing::Values(KilledRanks{"Zero2", {"data_parallel=zero2"}, 2, 1, 50},
+                                         KilledRanks{"Zero3", {"data_parallel=zero3"}, 2, 2, 50},
                                          KilledRanks{"Ddp", {"data_parallel=ddp"}, 3, 1, 50},
                                          KilledRanks{"Compiled", {"data_parallel=ddp", "compile=step"}, 2, 1, 40}),
                          [](const auto& setup) { return std::string(setup.param.name); });

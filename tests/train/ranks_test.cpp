@@ -94,7 +94,7 @@ FitResult fit_on(const Recipe& recipe, int ranks, int64_t stop_after, bool resum
 }  // namespace
 
 TEST(TrainRanks, GiveWhatOneProcessGives) {
-  for (const char* how : {"ddp", "zero1", "zero2"}) {
+  for (const char* how : {"ddp", "zero1", "zero2", "zero3"}) {
     for (const int ranks : {1, 2, 3, 4}) {
       SCOPED_TRACE(c10::str(how, " on ", ranks));
       Recipe recipe = ranks_recipe();
@@ -105,13 +105,13 @@ TEST(TrainRanks, GiveWhatOneProcessGives) {
 }
 
 TEST(TrainRanks, AccumulateClipAndAverageAsOneProcessDoes) {
-  for (const char* how : {"ddp", "zero1", "zero2"}) {
+  for (const char* how : {"ddp", "zero1", "zero2", "zero3"}) {
     SCOPED_TRACE(how);
     Recipe recipe = ranks_recipe();
     recipe.data_parallel = how;
     recipe.gradient_accumulation_steps = 3;
     recipe.max_grad_norm = 0.05;
-    recipe.ema_decay = 0.9;
+    recipe.ema_decay = recipe.data_parallel == "zero3" ? 0 : 0.9;  // averages complete weights
     recipe.on_nan = "skip";
     expect_ranks_train_alike(recipe, 2);
   }
@@ -120,7 +120,11 @@ TEST(TrainRanks, AccumulateClipAndAverageAsOneProcessDoes) {
 TEST(TrainRanks, RanksWithoutSamplesTakePart) {
   Recipe recipe = ranks_recipe();
   recipe.batch_size = 3;  // of four ranks
-  expect_ranks_train_alike(recipe, 4);
+  for (const char* how : {"ddp", "zero3"}) {
+    recipe.data_parallel = how;
+    expect_ranks_train_alike(recipe, 4);
+  }
+  recipe.data_parallel = "ddp";
   recipe.sync_batch_norm = true;
   std::vector<Job> jobs = ranks_jobs(recipe, 4);
   run_ranks(4, [&](const comm::Group& group) {
@@ -137,7 +141,7 @@ TEST(TrainRanks, RanksWithoutSamplesTakePart) {
 }
 
 TEST(TrainRanks, SamplesThatARankSkipsCountForNone) {
-  for (const char* how : {"ddp", "zero2"}) {
+  for (const char* how : {"ddp", "zero2", "zero3"}) {
     SCOPED_TRACE(how);
     Recipe recipe = ranks_recipe();
     recipe.data_parallel = how;
@@ -209,7 +213,7 @@ TEST(TrainRanks, EndTogetherWhenOneIsAskedTo) {
 }
 
 TEST(TrainRanks, ARunGoesOnWithAnotherNumberOfRanks) {
-  for (const char* how : {"ddp", "zero2"}) {
+  for (const char* how : {"ddp", "zero2", "zero3"}) {
     SCOPED_TRACE(how);
     const TemporaryFolder folder;
     Recipe recipe = ranks_recipe();
@@ -234,7 +238,7 @@ TEST(TrainRanks, ARunGoesOnWithAnotherNumberOfRanks) {
 
 // Three ranks add up in an order that depends on where a gradient lies: two would not notice.
 TEST(TrainRanks, ThreeGoOnBitForBit) {
-  for (const char* how : {"ddp", "zero1", "zero2"}) {
+  for (const char* how : {"ddp", "zero1", "zero2", "zero3"}) {
     SCOPED_TRACE(how);
     const TemporaryFolder whole, parts;
     Recipe recipe = ranks_recipe();
@@ -352,6 +356,10 @@ TEST(TrainRanks, CompressionThatWouldNotHappenIsRefused) {
   recipe.data_parallel = "zero2";
   recipe.gradient_compression = "int8";
   EXPECT_THAT(error_of([&] { recipe.validate(); }), HasSubstr("int8 works only with data_parallel ddp and zero1"));
+  recipe.gradient_compression = "none";
+  recipe.data_parallel = "zero3";
+  recipe.ema_decay = 0.9;
+  EXPECT_THAT(error_of([&] { recipe.validate(); }), HasSubstr("ema_decay averages complete weights"));
 }
 
 }  // namespace bellows::train

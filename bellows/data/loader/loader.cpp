@@ -33,7 +33,8 @@ constexpr int64_t kMaxPrefetch = 65536;
 constexpr int64_t kLeadingSamples = 100;  // searched for a typical sample
 
 Division division(const LoaderOptions& options) {
-  return {options.batch_size, options.rank, options.world_size, options.remainder, options.global_batch};
+  return {options.batch_size, options.rank,         options.world_size,
+          options.remainder,  options.global_batch, options.fill_in_order};
 }
 
 constexpr int64_t kMostMultiple = 1 << 20;

@@ -38,6 +38,7 @@ struct LoaderOptions {
   int64_t world_size = 1;  ///< number of ranks that share an epoch
   /// If true, batch_size counts the samples of all ranks together and is divided as equally as possible.
   bool global_batch = false;
+  bool fill_in_order = false;  ///< see Division::fill_in_order
   OnBadSample on_bad_sample = OnBadSample::fail;
   int64_t retries = 0;  ///< number of retries after a failed read, with delays of 20 ms, 40 ms, … up to 2 s
   c10::Device device = c10::kCPU;  ///< device of the batches

@@ -42,6 +42,10 @@ void check_division(const char* who, const Division& division) {
                     kMaxWorld, " ranks, got ", division.world_size, ".");
   TORCH_CHECK_VALUE(division.rank >= 0 && division.rank < division.world_size, who, ": expected a rank in [0, ",
                     division.world_size, "), got ", division.rank, ".");
+  TORCH_CHECK_VALUE(
+      !division.fill_in_order || (division.global_batch && division.batch_size % division.world_size == 0), who,
+      ": fill_in_order needs a global batch that ", division.world_size, " ranks can divide equally, got ",
+      division.batch_size, " samples.");
   TORCH_CHECK_VALUE(division.remainder != Remainder::pad || division.batch_size <= kMaxPaddedBatch, who,
                     ": expected a batch size of at most ", kMaxPaddedBatch, " if batches are padded, got ",
                     division.batch_size, ".");
@@ -82,6 +86,9 @@ BatchPlan EpochPlan::batch(int64_t step) const {
   if (full) {
     begin += share_begin(division_, rank);
     end += share_begin(division_, rank + 1);
+  } else if (division_.fill_in_order) {
+    begin += std::min(rest, share_begin(division_, rank));
+    end += std::min(rest, share_begin(division_, rank + 1));
   } else if (division_.global_batch) {
     begin += shared_begin(rest, rank, world);
     end += shared_begin(rest, rank + 1, world);

@@ -24,6 +24,9 @@ struct Division {
   Remainder remainder = Remainder::uneven;
   /// If true, batch_size counts the samples of all ranks together and is divided as equally as possible.
   bool global_batch = false;
+  /// If true, a last batch that is not full goes to the ranks in order: each rank gets as many samples as in a full
+  /// batch, and the last ranks get fewer or none. Requires a global_batch that the number of ranks divides.
+  bool fill_in_order = false;
 };
 
 /// Returns the number of samples in a full step on all ranks together.

@@ -1,6 +1,5 @@
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -9,8 +8,9 @@
 
 namespace bellows::parallel {
 
-GradientShards::GradientShards(Layout& layout, const comm::Group& group)
+GradientShards::GradientShards(Layout& layout, const comm::Group& group, std::optional<at::ScalarType> dtype)
     : layout_(layout),
+      dtype_(dtype),
       group_(group),
       means_(comm::duplicate(group, "gradients")),
       index_in_unit_(layout.places.size()),
@@ -29,6 +29,11 @@ GradientShards::GradientShards(Layout& layout, const comm::Group& group)
         place.parameter, [this, i](const at::Tensor& parameter) { arrived(i, parameter); }));
   }
   entry_ = std::make_unique<ShardedGradientsEntry>(*this, std::move(parts));
+}
+
+at::TensorOptions GradientShards::options_of(const Unit& unit) const {
+  const at::TensorOptions options = unit.flat.options();
+  return dtype_ && unit.flat.is_floating_point() ? options.dtype(*dtype_) : options;
 }
 
 at::Tensor GradientShards::over_ranks(at::Tensor number, Over op) const {
@@ -73,7 +78,7 @@ void GradientShards::put(size_t place, const at::Tensor& gradient) {
   Unit& unit = layout_.units[where.unit];
   Buffer& buffer = buffers_[where.unit];
   if (!buffer.flat.defined()) {
-    buffer.flat = at::empty_like(unit.flat);
+    buffer.flat = at::empty(unit.flat.sizes(), options_of(unit));
     buffer.came.assign(unit.places.size(), false);
     buffer.missing = unit.places.size();
   }
@@ -95,7 +100,7 @@ void GradientShards::send_next() {
   const Unit& unit = layout_.units[next_];
   Buffer& buffer = buffers_[next_];
   if (!buffer.flat.defined()) {
-    buffer.flat = at::zeros_like(unit.flat);
+    buffer.flat = at::zeros(unit.flat.sizes(), options_of(unit));
   } else if (buffer.missing > 0) {
     for (size_t i = 0; i < unit.places.size(); ++i) {
       if (!buffer.came[i]) layout_.places[unit.places[i]].view_of(buffer.flat).zero_();
@@ -118,7 +123,8 @@ void GradientShards::keep_oldest() {
     if (sum.defined()) {
       sum.add_(part);
     } else {
-      sum = part.variable_data();  // not a view, because libtorch's zero_grad() does not support views
+      // Not a view, because libtorch's zero_grad() does not support views.
+      sum = part.to(place.piece.scalar_type()).variable_data();
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "bellows/comm/collectives.h"
@@ -15,7 +16,7 @@
 
 namespace bellows::parallel {
 
-/// Exchanges and shards the gradients for ZeRO-2. As soon as backward has computed a gradient, the gradient is copied
+/// Exchanges and shards the gradients for ZeRO-2 and ZeRO-3. As soon as backward has computed a gradient, the gradient is copied
 /// into the buffer of its bucket (struct Unit). When a bucket is complete, it is averaged over the ranks, and each rank
 /// adds its slice of the mean to the gradients of its shards (Place::piece).
 ///
@@ -24,7 +25,8 @@ namespace bellows::parallel {
 /// Threads: the hooks run on autograd's threads. Call all other functions on one thread, and not during backward
 class GradientShards final : public ShardedGradients {
  public:
-  GradientShards(Layout& layout, const comm::Group& group);
+  /// Params: dtype – in which gradients are exchanged; none: that of the parameters
+  GradientShards(Layout& layout, const comm::Group& group, std::optional<at::ScalarType> dtype = {});
   virtual ~GradientShards() = default;
 
   at::Tensor over_ranks(at::Tensor number, Over op) const override;
@@ -52,7 +54,10 @@ class GradientShards final : public ShardedGradients {
   void keep_oldest() BELLOWS_REQUIRES(mutex_);
   void check_ended(const char* where) const BELLOWS_REQUIRES(mutex_);
 
+  at::TensorOptions options_of(const Unit& unit) const;
+
   Layout& layout_;
+  const std::optional<at::ScalarType> dtype_;
   const comm::Group group_;
   /// A duplicate of the group, because buckets may be sent before or after collectives that the model itself calls in
   /// backward.

@@ -2,9 +2,13 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/accumulate.h>
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <numeric>
+#include <set>
 
+#include "bellows/core/error.h"
 #include "bellows/parallel/zero/shard_layout.h"
 
 namespace bellows::parallel {
@@ -50,15 +54,70 @@ void check_own_memory(const NamedTensors& parameters) {
 
 /// The parameters of a bucket under construction, and its length.
 struct OpenUnit {
-  std::vector<size_t> places;
+  at::TensorOptions kind;
+  std::string module;  ///< of which all parameters belong to this bucket; empty: of none
+  std::vector<size_t> places = {};
   int64_t length = 0;
 };
+
+OpenUnit& unit_for(std::vector<OpenUnit>& open, const at::Tensor& parameter, const std::string& module) {
+  const auto found = std::find_if(open.begin(), open.end(), [&](const OpenUnit& unit) {
+    return unit.module == module && unit.kind.dtype() == parameter.dtype() && unit.kind.device() == parameter.device();
+  });
+  if (found != open.end()) return *found;
+  open.push_back({.kind = parameter.options(), .module = module});
+  return open.back();
+}
+
+/// The outermost module of a parameter that matches a pattern; empty if there is none. The modules of "a.b.weight" are
+/// "a" and "a.b".
+std::string matching_module(const std::string& name, const std::string& pattern) {
+  for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
+    const std::string module = name.substr(0, dot);
+    if (fnmatch(pattern.c_str(), module.c_str(), 0) == 0) return module;
+  }
+  return {};
+}
+
+std::vector<std::string> all_modules(const NamedTensors& parameters) {
+  std::set<std::string> modules;
+  for (const auto& [name, parameter] : parameters) {
+    for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1))
+      modules.insert(name.substr(0, dot));
+  }
+  return {modules.begin(), modules.end()};
+}
+
+/// For each parameter, the module that a pattern names; empty if none does.
+std::vector<std::string> modules_of(const NamedTensors& parameters, const std::vector<std::string>& patterns) {
+  std::vector<std::string> result(parameters.size());
+  std::vector<const std::string*> matched_by(parameters.size());
+  for (const std::string& pattern : patterns) {
+    bool matches = false;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const std::string& name = parameters[i].first;
+      std::string module = matching_module(name, pattern);
+      if (module.empty()) continue;
+      TORCH_CHECK_VALUE(!matched_by[i], "zero_optimizer: parameter \"", name, "\" belongs to a module that matches \"",
+                        pattern, "\", and to one that matches \"", *matched_by[i],
+                        "\". Change `units` so that each parameter belongs to one unit.");
+      matches = true;
+      matched_by[i] = &pattern;
+      result[i] = std::move(module);
+    }
+    TORCH_CHECK_VALUE(matches, "zero_optimizer: no module with parameters matches \"", pattern, "\" in `units`.",
+                      did_you_mean(pattern, all_modules(parameters)));
+  }
+  return result;
+}
 
 /// Allocates the bucket's buffer and moves its parameters there.
 Unit fill_unit(const OpenUnit& open, std::vector<Place>& places, const comm::Group& group, int64_t block) {
   const at::Tensor& first = places[open.places.front()].parameter;
   const int64_t slice = rounded_up(rounded_up(open.length, group.size()) / group.size(), alignment_of(first, block));
-  Unit unit{at::zeros({slice * group.size()}, first.options().requires_grad(false)), slice, open.places};
+  Unit unit{.flat = at::zeros({slice * group.size()}, first.options().requires_grad(false)),
+            .slice = slice,
+            .places = open.places};
   const int64_t own = slice * group.rank();
   for (const size_t index : open.places) {
     Place& place = places[index];
@@ -152,32 +211,33 @@ std::vector<std::pair<comm::ShardSpec, at::Tensor>> Place::boxes(const at::Tenso
   return result;
 }
 
-Layout lay_out(const NamedTensors& parameters, const comm::Group& group, int64_t bucket_bytes, int64_t block) {
+Layout lay_out(const NamedTensors& parameters, const comm::Group& group, const LayoutOptions& options) {
   const c10::NoGradGuard no_grad;
   check_own_memory(parameters);
+  const std::vector<std::string> modules = modules_of(parameters, options.units);
   Layout layout;
   layout.places.reserve(parameters.size());
-  std::vector<std::pair<at::TensorOptions, OpenUnit>> open;
-  for (auto item = parameters.rbegin(); item != parameters.rend(); ++item) {
-    const auto& [name, parameter] = *item;
-    const at::TensorOptions kind = parameter.options();
-    auto at = std::find_if(open.begin(), open.end(), [&](const auto& unit) {
-      return unit.first.dtype() == kind.dtype() && unit.first.device() == kind.device();
-    });
-    if (at == open.end()) at = open.insert(at, {kind, {}});
-    OpenUnit& unit = at->second;
+  std::vector<OpenUnit> open;
+  for (size_t i = parameters.size(); i-- > 0;) {
+    const auto& [name, parameter] = parameters[i];
+    OpenUnit& unit = unit_for(open, parameter, modules[i]);
     unit.places.push_back(layout.places.size());
     const bool dense = parameter.is_non_overlapping_and_dense();
     layout.places.push_back({.name = name,
                              .parameter = parameter,
                              .order = memory_order(dense ? parameter : parameter.contiguous()),
                              .offset = unit.length});
-    unit.length += rounded_up(parameter.numel(), alignment_of(parameter, block));
-    if (unit.length * static_cast<int64_t>(parameter.element_size()) < bucket_bytes) continue;
-    layout.units.push_back(fill_unit(unit, layout.places, group, block));
-    open.erase(at);
+    unit.length += rounded_up(parameter.numel(), alignment_of(parameter, options.block));
+    const int64_t bytes = unit.length * static_cast<int64_t>(parameter.element_size());
+    if (!unit.module.empty() || bytes < options.bucket_bytes) continue;
+    layout.units.push_back(fill_unit(unit, layout.places, group, options.block));
+    open.erase(open.begin() + (&unit - open.data()));
   }
-  for (const auto& [kind, unit] : open) layout.units.push_back(fill_unit(unit, layout.places, group, block));
+  for (const OpenUnit& unit : open) layout.units.push_back(fill_unit(unit, layout.places, group, options.block));
+  // A bucket is complete when the gradient of its first parameter arrives. Buckets are sent in this order.
+  const auto complete = [](const Unit& unit) { return unit.places.back(); };
+  std::stable_sort(layout.units.begin(), layout.units.end(),
+                   [&](const Unit& a, const Unit& b) { return complete(a) < complete(b); });
   for (size_t unit = 0; unit < layout.units.size(); ++unit) {
     for (const size_t place : layout.units[unit].places) layout.places[place].unit = unit;
   }

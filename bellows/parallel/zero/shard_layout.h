@@ -21,7 +21,7 @@ struct Place {
   size_t unit = 0;
   int64_t offset = 0;            ///< start of the parameter in its bucket, in elements
   int64_t begin = 0, count = 0;  ///< this rank's range of elements; `count` may be 0
-  at::Tensor piece;              ///< [count]: this range as a view of the parameter's memory
+  at::Tensor piece;              ///< [count]: this range as a view of the parameter's memory, or of Unit::shard
 
   /// Returns the parameter's part of a buffer that has the layout of the bucket, with the shape of the parameter.
   at::Tensor view_of(const at::Tensor& buffer) const;
@@ -36,6 +36,7 @@ struct Place {
 struct Unit {
   at::Tensor flat;             ///< [world size · slice]; rank r owns slice r
   int64_t slice = 0;           ///< number of elements per rank
+  at::Tensor shard = {};       ///< [slice]: this rank's slice in separate memory; only in stage 3
   std::vector<size_t> places;  ///< indices into Layout::places
 };
 
@@ -44,11 +45,19 @@ struct Layout {
   std::vector<Unit> units;
 };
 
-/// Moves the parameters into buckets of about `bucket_bytes`. All parameters in a bucket have the same dtype and
-/// device. The first bucket starts with the last parameter, because gradients become ready in reverse order. The tensor
-/// objects and their strides stay the same.
-/// Params: block – a power of two. Parameters start and are split at multiples of this number of elements
-/// Throws: c10::ValueError if two parameters share memory
-Layout lay_out(const NamedTensors& parameters, const comm::Group& group, int64_t bucket_bytes, int64_t block = 1);
+struct LayoutOptions {
+  int64_t bucket_bytes = 25 << 20;
+  /// A power of two. Parameters start and are split at multiples of this number of elements.
+  int64_t block = 1;
+  /// Patterns for modules, such as "layers.*". The parameters of each module that matches are one bucket.
+  std::vector<std::string> units = {};
+};
+
+/// Moves the parameters into buckets of about `bucket_bytes`, and those of named modules into a bucket per module. All
+/// parameters in a bucket have the same dtype and device. The first bucket starts with the last parameter, because
+/// gradients become ready in reverse order. The tensor objects and their strides stay the same.
+/// Throws: c10::ValueError if two parameters share memory, if a pattern matches no module (the message suggests one), or
+///         if two patterns match the same parameter
+Layout lay_out(const NamedTensors& parameters, const comm::Group& group, const LayoutOptions& options);
 
 }  // namespace bellows::parallel

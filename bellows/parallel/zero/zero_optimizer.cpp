@@ -20,6 +20,7 @@
 #include "bellows/optim/state/state.h"
 #include "bellows/parallel/ddp/same_model.h"
 #include "bellows/parallel/zero/gradient_buckets.h"
+#include "bellows/parallel/zero/parameter_shards.h"
 #include "bellows/parallel/zero/shard_layout.h"
 
 namespace bellows::parallel {
@@ -28,19 +29,29 @@ struct ShardedOptimizer::Impl {
   std::shared_ptr<torch::optim::Optimizer> local;  ///< its groups have shards in place of the caller's parameters
   comm::Group group;
   ShardOptions options;
+  Model model;
   std::vector<at::Tensor> parameters;  ///< of all groups of the caller's optimizer
   Layout layout;
-  std::vector<Place*> places;                 ///< of each parameter; null: not sharded
-  std::unique_ptr<GradientShards> gradients;  ///< stage 2
-  bool unfinished = false;                    ///< a step() threw while it updated weights
-  at::Tensor grad_scale, found_inf;           ///< for the next step
+  std::vector<Place*> places;                           ///< of each parameter; null: not sharded
+  std::unique_ptr<ParameterShards> sharded_parameters;  ///< stage 3 on several ranks
+  std::unique_ptr<GradientShards> gradients;            ///< stages 2 and 3
+  bool unfinished = false;                              ///< a step() threw while it updated weights
+  at::Tensor grad_scale, found_inf;                     ///< for the next step
 };
 
 namespace {
 
 void check_shardable(const torch::optim::Optimizer* optimizer, const ShardOptions& options) {
-  TORCH_CHECK_VALUE(options.stage == 1 || options.stage == 2, "zero_optimizer: expected stage 1 or 2, got ",
+  TORCH_CHECK_VALUE(options.stage >= 1 && options.stage <= 3, "zero_optimizer: expected stage 1, 2 or 3, got ",
                     options.stage, ".");
+  TORCH_CHECK_VALUE(options.stage == 3 || !options.parameter_dtype,
+                    "zero_optimizer: parameter_dtype needs stage 3, got stage ", options.stage, ".");
+  TORCH_CHECK_VALUE(options.stage > 1 || !options.reduce_dtype,
+                    "zero_optimizer: reduce_dtype needs stage 2 or 3, because DistributedDataParallel averages the "
+                    "gradients in stage 1.");
+  for (const auto& dtype : {options.parameter_dtype, options.reduce_dtype})
+    TORCH_CHECK_VALUE(!dtype || at::isFloatingType(*dtype), "zero_optimizer: expected a floating-point dtype, got ",
+                      *dtype, ".");
   TORCH_CHECK_VALUE(options.bucket_bytes > 0, "zero_optimizer: expected bucket_bytes above 0, got ",
                     options.bucket_bytes, ".");
   TORCH_CHECK_VALUE(optimizer, "zero_optimizer: expected an optimizer, got null.");
@@ -190,9 +201,15 @@ at::Tensor ShardedOptimizer::step(LossClosure closure) {
               "updated, so the ranks may hold different weights. End all ranks and resume from the last checkpoint.");
   take_gradients();
   impl_->unfinished = true;
+  if (impl_->sharded_parameters) impl_->sharded_parameters->release();
   impl_->local->step();
   drop_gradients();
-  gather();
+  if (impl_->sharded_parameters) {
+    impl_->sharded_parameters->prefetch_first();
+  } else {
+    gather();
+  }
+  bump_versions();
   impl_->unfinished = false;
   return loss;
 }
@@ -230,8 +247,38 @@ void ShardedOptimizer::gather() {
   for (const Unit& unit : impl_->layout.units)
     pending.push_back(comm::all_gather_in_place_async(unit.flat, impl_->group));
   for (comm::Pending& one : pending) one.wait();
+}
+
+void ShardedOptimizer::bump_versions() {
   // Autograd and other users of version counters must notice the change.
   for (const Place& place : impl_->layout.places) place.parameter.unsafeGetTensorImpl()->bump_version();
+}
+
+std::vector<comm::Shard> ShardedOptimizer::parameter_shards() const {
+  if (!impl_->sharded_parameters) return {};
+  std::unordered_map<const at::TensorImpl*, const Place*> places;
+  for (const Place& place : impl_->layout.places) places[place.parameter.unsafeGetTensorImpl()] = &place;
+  std::vector<comm::Shard> shards;
+  for (const auto& [name, tensor] : impl_->model.named_parameters()) {
+    const auto found = places.find(tensor.unsafeGetTensorImpl());
+    if (found == places.end()) continue;
+    for (const auto& [spec, local] : found->second->boxes(found->second->piece)) shards.push_back({name, local, spec});
+  }
+  return shards;
+}
+
+void ShardedOptimizer::gather_parameters() {
+  if (impl_->sharded_parameters) impl_->sharded_parameters->gather_all();
+}
+
+void ShardedOptimizer::release_parameters() {
+  if (impl_->sharded_parameters) impl_->sharded_parameters->release();
+}
+
+void ShardedOptimizer::with_full_parameters(const std::function<void()>& body) {
+  if (!impl_->sharded_parameters) return body();
+  impl_->sharded_parameters->with_all(body);
+  bump_versions();
 }
 
 bool ShardedOptimizer::takes_grad_scale() const {
@@ -440,12 +487,19 @@ std::shared_ptr<ShardedOptimizer> zero_optimizer(std::shared_ptr<torch::optim::O
   check_same_tensors(to_shard, model, group);
   const int64_t block = block_of(*optimizer, to_shard);
   const NamedTensors state = state_before(*optimizer);
-  auto impl = std::make_unique<ShardedOptimizer::Impl>(ShardedOptimizer::Impl{
-      .local = std::move(optimizer), .group = group, .options = options, .parameters = std::move(parameters)});
-  impl->layout = lay_out(to_shard, group, options.bucket_bytes, block);
+  auto impl = std::make_unique<ShardedOptimizer::Impl>(ShardedOptimizer::Impl{.local = std::move(optimizer),
+                                                                              .group = group,
+                                                                              .options = options,
+                                                                              .model = model,
+                                                                              .parameters = std::move(parameters)});
+  impl->layout = lay_out(to_shard, group, {options.bucket_bytes, block, options.units});
   broadcast_from_first(impl->layout, model, group);
+  if (options.stage == 3 && (group.size() > 1 || options.parameter_dtype)) {
+    impl->sharded_parameters = std::make_unique<ParameterShards>(
+        impl->layout, group, ParameterShards::Options{options.reshard_after_forward, options.parameter_dtype});
+  }
   put_pieces(*impl);
-  if (options.stage == 2) impl->gradients = std::make_unique<GradientShards>(impl->layout, group);
+  if (options.stage > 1) impl->gradients = std::make_unique<GradientShards>(impl->layout, group, options.reduce_dtype);
   auto sharded = std::make_shared<ShardedOptimizer>(std::move(impl));
   if (!state.empty()) sharded->load_state_dict(state);
   return sharded;

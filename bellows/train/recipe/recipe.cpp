@@ -324,12 +324,19 @@ constexpr Row table[] = {
      {0, 1 << 24},
      "disk space in MiB that is reserved in offload_folder before each step. 0: no space is reserved",
      false},
-    {"data_parallel", &Recipe::data_parallel, "ddp, zero1, zero2",
+    {"data_parallel", &Recipe::data_parallel, "ddp, zero1, zero2, zero3",
      "strategy of data parallel training. ddp: every rank holds the complete state. zero1: shards the optimizer state. "
-     "zero2: shards the optimizer state and the gradients"},
+     "zero2: shards the optimizer state and the gradients. zero3: also shards the parameters"},
     {"gradient_compression", &Recipe::gradient_compression, "none, bf16, fp16, int8, power_sgd, top_k",
-     "compression of gradients in the all-reduce (DDP communication hook); not with zero2"},
+     "compression of gradients in the all-reduce (DDP communication hook); not with zero2 and zero3"},
     {"bucket_mb", &Recipe::bucket_mb, {1, 4096}, "size of the gradient buckets for communication, in MiB"},
+    {"reproducible_ranks",
+     &Recipe::reproducible_ranks,
+     {0, 1024},
+     "number of parts of a batch, whose gradients are added in a fixed order. The weights are then bit-identical on 1, "
+     "2, "
+     "4, … ranks, up to this number. 0: off",
+     false},
     {"run_folder",
      &Recipe::run_folder,
      {},
@@ -663,6 +670,24 @@ void check_memory_keys(const Recipe& recipe, const std::string& where) {
                     ". Set optimizer_in_backward: false, or change the other setting.");
 }
 
+/// The setting whose results would depend on the number of ranks even with `reproducible_ranks`; empty if there is none.
+std::string depends_on_ranks(const Recipe& recipe) {
+  if (recipe.batch_size % recipe.reproducible_ranks != 0)
+    return c10::str("batch_size = ", recipe.batch_size, " is not a multiple of it");
+  if (recipe.sync_batch_norm) return "sync_batch_norm computes statistics over all ranks";
+  if (recipe.compile != "none") return "compile = " + recipe.compile + " compiles programs per number of ranks";
+  if (recipe.batch_size_start > 0) return "batch_size_start changes the batch size";
+  if (recipe.precision == "fp16") return "precision = fp16 scales the loss per step";
+  if (recipe.gradient_compression != "none") return "gradient_compression rounds the gradients of each rank";
+  if (recipe.quantize != "none") return "quantize trains ranges per rank";
+  if (recipe.optimizer_in_backward) return "optimizer_in_backward needs the complete gradient in backward";
+  if (recipe.gradient_accumulation_dtype != "auto")
+    return "gradient_accumulation_dtype adds gradients in another order";
+  const bool shards = recipe.data_parallel == "zero2" || recipe.data_parallel == "zero3";
+  if (shards && recipe.max_grad_norm > 0) return "max_grad_norm adds norms of each rank with " + recipe.data_parallel;
+  return "";
+}
+
 /// Checks combinations of members. Params: where – name of the text in messages, such as a path
 void check_together(const Recipe& recipe, const std::string& where) {
   check_course_keys(recipe, where);
@@ -680,9 +705,15 @@ void check_together(const Recipe& recipe, const std::string& where) {
                     " works only with compile = step, got compile = ", recipe.compile,
                     ". Set compile: step, or memory_budget: 1.");
   TORCH_CHECK_VALUE(
-      recipe.data_parallel != "zero2" || recipe.gradient_compression == "none", "recipe: ", where,
-      ": gradient_compression = ", recipe.gradient_compression,
+      recipe.data_parallel == "ddp" || recipe.data_parallel == "zero1" || recipe.gradient_compression == "none",
+      "recipe: ", where, ": gradient_compression = ", recipe.gradient_compression,
       " works only with data_parallel ddp and zero1. Use one of them, or set gradient_compression: none.");
+  const std::string varies = recipe.reproducible_ranks > 0 ? depends_on_ranks(recipe) : "";
+  TORCH_CHECK_VALUE(varies.empty(), "recipe: ", where, ": reproducible_ranks = ", recipe.reproducible_ranks, ", but ",
+                    varies, ". Set reproducible_ranks: 0, or change the other setting.");
+  TORCH_CHECK_VALUE(recipe.data_parallel != "zero3" || recipe.ema_decay == 0, "recipe: ", where,
+                    ": ema_decay averages complete weights, which no rank has with data_parallel zero3. Set ema_decay: "
+                    "0, or use zero2.");
   parse_log_kinds(recipe.log);
   parse_steps(recipe.trace_steps);
 }

@@ -92,6 +92,7 @@ struct Recipe {
   std::string data_parallel = "ddp";
   std::string gradient_compression = "none";
   int64_t bucket_mb = 25;
+  int64_t reproducible_ranks = 0;
 
   // Output: checkpoints, logs, traces.
   std::string run_folder;

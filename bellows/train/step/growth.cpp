@@ -8,13 +8,13 @@
 
 namespace bellows::train {
 
-Growth::Growth(const Recipe& recipe, data::Dataset full)
+Growth::Growth(const Recipe& recipe, data::Dataset full, int64_t batches_per_step)
     : full_(std::move(full)),
       batch_size_(full_.loader_options().batch_size),
       first_batch_size_(recipe.batch_size_start > 0 ? std::min(recipe.batch_size_start, batch_size_) : batch_size_),
       image_size_(recipe.image_size),
       first_image_size_(recipe.image_size_start),
-      accumulate_(recipe.gradient_accumulation_steps),
+      accumulate_(batches_per_step),
       growth_epochs_(recipe.growth_epochs) {}
 
 double Growth::progress(int64_t epoch) const {

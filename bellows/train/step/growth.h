@@ -13,8 +13,9 @@ struct Recipe;
 /// Ref: arXiv:1711.00489 (batch-size warm-up), arXiv:2104.00298 (progressive resizing)
 class Growth {
  public:
-  /// Params: full – the training data with the final batch size
-  Growth(const Recipe& recipe, data::Dataset full);
+  /// Params: full             – the training data with the final batch size
+  ///         batches_per_step – batches of an optimizer step
+  Growth(const Recipe& recipe, data::Dataset full, int64_t batches_per_step);
 
   /// Returns the batch size of an epoch. It starts at `batch_size_start` and doubles at equal intervals until it
   /// reaches the full batch size. It is constant if `batch_size_start` is 0.
@@ -27,8 +28,7 @@ class Growth {
   data::Dataset data(int64_t epoch) const;
 
   int64_t batches(int64_t epoch) const;
-  /// Returns the number of optimizer steps in this epoch. The last step may use fewer than
-  /// `gradient_accumulation_steps` batches.
+  /// Returns the number of optimizer steps in this epoch. The last step may use fewer than `batches_per_step` batches.
   int64_t steps(int64_t epoch) const;
   /// Returns the number of steps in the first `epochs` epochs.
   int64_t total_steps(int64_t epochs) const;

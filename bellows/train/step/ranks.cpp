@@ -13,6 +13,7 @@
 
 #include "bellows/checkpoint/sharded.h"
 #include "bellows/core/seed.h"
+#include "bellows/core/sharded_gradients.h"
 #include "bellows/optim/state/state.h"
 #include "bellows/parallel/ddp/distributed_data_parallel.h"
 #include "bellows/parallel/ddp/same_model.h"
@@ -32,7 +33,8 @@ struct Ranks::State {
   DataPrints prints{};
   bool skips_samples = false;                  ///< the other ranks do not know which ones
   bool synchronizes_norms = false;             ///< the model has synchronized batch norms
-  std::optional<DistributedDataParallel> ddp;  ///< empty with zero2, whose backward shards gradients
+  std::optional<DistributedDataParallel> ddp;  ///< empty with zero2 and zero3, whose backward shards gradients
+  std::vector<std::shared_ptr<parallel::ShardedOptimizer>> sharded_parameters;  ///< with zero3
   std::unique_ptr<const DistributedDataParallel::NoSync> quiet;
   std::vector<at::Tensor> trained;
 };
@@ -40,6 +42,7 @@ struct Ranks::State {
 namespace {
 
 std::shared_ptr<parallel::GradientHook> hook_of(const Recipe& recipe) {
+  if (recipe.reproducible_ranks > 0) return parallel::pairwise_hook();
   const std::string& name = recipe.gradient_compression;
   if (name == "bf16") return parallel::bf16_hook();
   if (name == "fp16") return parallel::fp16_hook();
@@ -85,15 +88,17 @@ Ranks::Ranks(Job& job) {
   job.train = job.train.distributed(group.rank(), group.size(), /*global_batch=*/true);
   if (job.eval) job.eval = job.eval->distributed(group.rank(), group.size(), /*global_batch=*/true);
   if (recipe.sync_batch_norm) state_->synchronizes_norms = parallel::convert_sync_batch_norm(job.model, group) > 0;
-  const int stage = recipe.data_parallel == "zero1" ? 1 : recipe.data_parallel == "zero2" ? 2 : 0;
+  const int stage = recipe.data_parallel == "ddp" ? 0 : recipe.data_parallel.back() - '0';
   if (stage < 2) {
     state_->ddp.emplace(job.model, group,
                         parallel::DistributedOptions{.hook = hook_of(recipe), .bucket_bytes = recipe.bucket_mb << 20});
   }
   for (auto& optimizer : job.optimizers) {
-    if (stage > 0)
-      optimizer = parallel::zero_optimizer(optimizer, job.model, group,
-                                           {.stage = stage, .bucket_bytes = recipe.bucket_mb << 20});
+    if (stage == 0) continue;
+    auto sharded =
+        parallel::zero_optimizer(optimizer, job.model, group, {.stage = stage, .bucket_bytes = recipe.bucket_mb << 20});
+    if (stage == 3) state_->sharded_parameters.push_back(sharded);
+    optimizer = std::move(sharded);
   }
   for (const at::Tensor& parameter : job.model.parameters()) {
     if (parameter.requires_grad()) state_->trained.push_back(parameter);
@@ -113,7 +118,9 @@ const DataPrints* Ranks::data_prints() const {
   return state_ ? &state_->prints : nullptr;
 }
 
-void Ranks::before_forward(bool last) {
+void Ranks::before_forward(bool last, bool equal_share) {
+  // A rank without samples uses the parameters in another order.
+  if (!equal_share) gather_parameters();
   if (!state_ || !state_->ddp) return;
   state_->quiet.reset();  // left over from a batch that threw
   if (!last) state_->quiet.reset(new auto(state_->ddp->no_sync()));
@@ -129,7 +136,7 @@ void Ranks::after_backward() {
 }
 
 std::vector<int> Ranks::ranks_with_other_weights() const {
-  if (!state_) return {};
+  if (!state_ || shards_parameters()) return {};
   const at::NoGradGuard no_grad;
   const at::Tensor digests = parallel::weight_digests(state_->model.named_parameters(), state_->group);
   std::vector<int> others;
@@ -159,6 +166,41 @@ at::Tensor Ranks::loss_of_nothing() const {
 bool Ranks::has_equal_share(const data::Batch& batch, int64_t batch_size) const {
   return !state_ || (!state_->skips_samples && batch_size % size() == 0 && batch.size() * size() == batch_size &&
                      batch.consumed() == (batch.index() + 1) * batch_size);
+}
+
+bool Ranks::shards_parameters() const {
+  return state_ && !state_->sharded_parameters.empty();
+}
+
+void Ranks::gather_parameters() const {
+  if (!state_) return;
+  for (const auto& optimizer : state_->sharded_parameters) optimizer->gather_parameters();
+}
+
+void Ranks::release_parameters() const {
+  if (!state_) return;
+  for (const auto& optimizer : state_->sharded_parameters) optimizer->release_parameters();
+}
+
+void Ranks::with_full_parameters(const std::function<void()>& body) const {
+  std::function<void()> call = body;
+  for (size_t i = 0; shards_parameters() && i < state_->sharded_parameters.size(); ++i)
+    call = [call, optimizer = state_->sharded_parameters[i]] { optimizer->with_full_parameters(call); };
+  call();
+}
+
+std::vector<comm::Shard> Ranks::parts_of(const Model& model) const {
+  if (!shards_parameters()) return checkpoint::whole_parts(model.state_dict());
+  std::vector<comm::Shard> parts;
+  NamedTensors complete;
+  for (const auto& item : model.state_dict()) {
+    if (!gradient_part(item.second).owner) complete.push_back(item);
+  }
+  for (const auto& optimizer : state_->sharded_parameters) {
+    for (comm::Shard& shard : optimizer->parameter_shards()) parts.push_back(std::move(shard));
+  }
+  for (comm::Shard& part : checkpoint::whole_parts(complete)) parts.push_back(std::move(part));
+  return parts;
 }
 
 std::vector<comm::Shard> Ranks::parts_of(const torch::optim::Optimizer& optimizer) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -37,7 +38,8 @@ class Ranks {
   /// Call this function before the forward pass of a batch.
   /// Params: last – whether this is the last batch of the step. After its backward pass, gradients are means over the
   ///                ranks
-  void before_forward(bool last);
+  ///         equal_share – the result of has_equal_share() for the batch
+  void before_forward(bool last, bool equal_share);
   /// Call this function between forward and backward.
   /// Params: loss – the tensor from which backward starts
   void before_backward(const at::Tensor& loss);
@@ -56,8 +58,18 @@ class Ranks {
   /// Whether all ranks have the same number of samples in this batch. The result is the same on all ranks.
   bool has_equal_share(const data::Batch& batch, int64_t batch_size) const;
 
+  /// Returns whether each rank stores only a part of the parameters (zero3).
+  bool shards_parameters() const;
+  /// Functions of ShardedOptimizer for the parameters of all optimizers. If shards_parameters() is false,
+  /// with_full_parameters() only calls `body`, and the other functions do nothing.
+  void gather_parameters() const;
+  void release_parameters() const;
+  void with_full_parameters(const std::function<void()>& body) const;
+
   /// Returns the part of an optimizer's state that this rank holds.
   static checkpoint::Parts parts_of(const torch::optim::Optimizer& optimizer);
+  /// Returns the part of the model's parameters and buffers that this rank holds.
+  checkpoint::Parts parts_of(const Model& model) const;
 
   /// Returns the state of the gradient exchange. The state is the same on all ranks, and is empty if there is only one
   /// process. Restore it before the first step.

@@ -73,7 +73,8 @@ TrainLoop::TrainLoop(Job job)
     : job_(std::move(job)),
       ranks_(job_),
       device_(parse_device(job_.recipe.device)),
-      growth_(job_.recipe, job_.train.channels_last(job_.recipe.channels_last)),
+      reproducible_(job_, ranks_),
+      growth_(job_.recipe, job_.train.channels_last(job_.recipe.channels_last), batches_per_step()),
       loader_(growth_.data(0).loader()),
       policy_(precision_policy(job_.recipe)),
       fast_random_(job_.recipe.fast_random),
@@ -102,16 +103,24 @@ void TrainLoop::take_gradients() {
                     "train: ", recipe.optimizer_in_backward ? "optimizer_in_backward" : "gradient_accumulation_dtype",
                     " works only with one process, because several ranks exchange their gradients, got ", ranks_.size(),
                     " ranks.");
+  if (recipe.gradient_accumulation_dtype != "auto")
+    sums_.emplace(optimized(),
+                  optim::AccumulatorOptions{recipe.gradient_accumulation_dtype == "fp32" ? at::kFloat : at::kBFloat16});
+  if (!recipe.optimizer_in_backward) return;
+  for (const auto& optimizer : job_.optimizers) stepping_.push_back(optim::step_in_backward(*optimizer));
+}
+
+std::vector<at::Tensor> TrainLoop::optimized() const {
   std::vector<at::Tensor> parameters;
   for (const auto& optimizer : job_.optimizers) {
     for (const auto& group : optimizer->param_groups())
       parameters.insert(parameters.end(), group.params().begin(), group.params().end());
   }
-  if (recipe.gradient_accumulation_dtype != "auto")
-    sums_.emplace(parameters,
-                  optim::AccumulatorOptions{recipe.gradient_accumulation_dtype == "fp32" ? at::kFloat : at::kBFloat16});
-  if (!recipe.optimizer_in_backward) return;
-  for (const auto& optimizer : job_.optimizers) stepping_.push_back(optim::step_in_backward(*optimizer));
+  return parameters;
+}
+
+int64_t TrainLoop::batches_per_step() const {
+  return job_.recipe.gradient_accumulation_steps * reproducible_.batches_per_batch();
 }
 
 bool TrainLoop::step(bool stop) {
@@ -137,9 +146,9 @@ void TrainLoop::take_step(data::Batch first, bool stop) {
   const int64_t epoch = batch->epoch();
   for (const auto& optimizer : job_.optimizers) optimizer->zero_grad();
   if (job_.recipe.on_nan == "skip") keep_buffers();
-  const int64_t batches = job_.recipe.gradient_accumulation_steps;
+  const int64_t batches = batches_per_step();
   const bool single = batches == 1 || epoch_ != epoch;
-  const bool alone = single && ranks_.has_equal_share(*batch, growth_.batch_size(epoch));
+  const bool alone = single && !reproducible_.on() && ranks_.has_equal_share(*batch, growth_.batch_size(epoch));
   GroupMean mean(ranks_.group(), std::max<int64_t>(growth_.batch_size(epoch) / ranks_.size(), 1), stop,
                  (policy_.loss_scaling && policy_.low_weights && ranks_.group()) || !stepping_.empty());
   last_ids_.clear();
@@ -148,6 +157,7 @@ void TrainLoop::take_step(data::Batch first, bool stop) {
     forward_backward(*batch, i - 1, mean, alone, last);
     batch = last ? std::nullopt : next_batch();
   }
+  reproducible_.end_step(optimized());
   quantized_.exchange(ranks_.group(), step_);
   last_loss_ = mean.loss();
   stop_ = mean.stop();
@@ -164,7 +174,8 @@ void TrainLoop::forward_backward(const data::Batch& batch, int64_t number, Group
   PhaseClock clock;
   std::optional<StepOutput> output;
   const QuantizedTraining::Guard quantized(quantized_, step_);  // also for recomputation in backward
-  ranks_.before_forward(last);
+  reproducible_.begin_batch(step_, number, job_.model.buffers());
+  ranks_.before_forward(last || reproducible_.on(), ranks_.has_equal_share(batch, growth_.batch_size(batch.epoch())));
   {
     const inspect::TraceScope scope("forward");
     const auto precision = make_precision_guard(policy_, device_);
@@ -185,6 +196,7 @@ void TrainLoop::forward_backward(const data::Batch& batch, int64_t number, Group
     update_.scaled(loss).backward();
   }
   ranks_.after_backward();
+  reproducible_.end_batch(optimized());
   if (last && !exchanges_early) mean.exchange();
   check_gradient(batch);
   clock.add_to(phases_.backward);
@@ -240,6 +252,12 @@ void TrainLoop::replay(const data::Batch& batch) {
   job_.loss(batch).loss.backward();
 }
 
+/// With sharded parameters, the other ranks would have to take part in another forward pass.
+std::string TrainLoop::cause_of_bad_value(const data::Batch& batch) {
+  if (ranks_.shards_parameters()) return "With data_parallel ddp, zero1 or zero2, the error also reports the cause.";
+  return blame_bad_value(job_, batch, [&] { replay(batch); });
+}
+
 /// Whether losses and gradients are checked immediately. On an accelerator the host would wait, and a compiled step
 /// would be split.
 bool TrainLoop::looks_at_once() const {
@@ -253,7 +271,7 @@ void TrainLoop::check_finite(const at::Tensor& loss, const data::Batch& batch) {
   TORCH_CHECK(false, "train: the loss became ", std::isnan(value) ? "NaN" : "infinite", " at step ", step_ + 1,
               " (epoch ", batch.epoch() + 1, ", batch ", batch.index(), ", learning rate ",
               optim::get_lr(*job_.optimizers.front()), ", samples ", id_list(batch.ids()), "). ",
-              blame_bad_value(job_, batch, [&] { replay(batch); }),
+              cause_of_bad_value(batch),
               " Existing checkpoints were written before this step. To skip such steps, set on_nan: skip.");
 }
 
@@ -270,7 +288,7 @@ void TrainLoop::check_gradient(const data::Batch& batch) {
                 ", batch ", batch.index(), ", samples ", id_list(batch.ids()), "). ",
                 stepped ? std::string("The weights already contain it (optimizer_in_backward). Without "
                                       "optimizer_in_backward, the error also reports the cause.")
-                        : blame_bad_value(job_, batch, [&] { replay(batch); }),
+                        : cause_of_bad_value(batch),
                 " Existing checkpoints were written before this step.",
                 stepped ? "" : " To skip such steps, set on_nan: skip.");
   }
@@ -321,9 +339,11 @@ Evaluation TrainLoop::evaluate() {
   std::optional<optim::AveragedWeights> averaged;
   if (average_ && average_->n_averaged() > 0) averaged.emplace(*average_);
   ranks_.before_evaluation();
+  ranks_.gather_parameters();  // ranks may have different numbers of batches
   const QuantizedTraining::Guard quantized(quantized_, step_ - 1);
   const Evaluation result =
       train::evaluate(job_.model, *eval_loader_, job_.recipe, job_.task, ranks_.group(), &compiled_);
+  ranks_.release_parameters();
   rates_.note_evaluation(result.loss);
   return result;
 }
@@ -373,18 +393,18 @@ checkpoint::State TrainLoop::state() const {
           .extra = extra_state(nullptr),
           .step = step_,
           .epoch = epoch_,
-          .batch = batch_,
+          .batch = batch_ / reproducible_.batches_per_batch(),
           .recipe = job_.recipe.to_yaml()};
 }
 
 checkpoint::ShardedState TrainLoop::sharded_state() const {
-  checkpoint::ShardedState state{.model = checkpoint::whole_parts(job_.model.state_dict()),
+  checkpoint::ShardedState state{.model = ranks_.parts_of(job_.model),
                                  .optimizer = {},
                                  .extra = checkpoint::whole_parts(extra_state(ranks_.group())),
                                  .rng = checkpoint::rng_state(),
                                  .step = step_,
                                  .epoch = epoch_,
-                                 .batch = batch_,
+                                 .batch = batch_ / reproducible_.batches_per_batch(),
                                  .recipe = job_.recipe.to_yaml()};
   for (const auto i : c10::irange(job_.optimizers.size())) {
     for (checkpoint::Part& part : Ranks::parts_of(*job_.optimizers[i])) {
@@ -396,7 +416,7 @@ checkpoint::ShardedState TrainLoop::sharded_state() const {
 }
 
 void TrainLoop::restore(const checkpoint::State& state, bool own_options) {
-  checkpoint::restore_model(job_.model, state.model);
+  ranks_.with_full_parameters([&] { checkpoint::restore_model(job_.model, state.model); });
   restore_optimizers(state.optimizer, own_options);
   for (const auto& [name, value] : state.extra) {
     if (name == "samples") samples_ = value.item<int64_t>();
@@ -416,7 +436,7 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options) {
   if (average_ && (!own_options || !average.empty())) average_->load_state_dict(average);
   step_ = state.step;
   epoch_ = state.epoch;
-  batch_ = state.batch;
+  batch_ = state.batch * reproducible_.batches_per_batch();
   started_ = false;
   losses_.clear();
   last_loss_ = at::Tensor();

@@ -21,6 +21,7 @@
 #include "bellows/train/step/quantized_training.h"
 #include "bellows/train/step/ranks.h"
 #include "bellows/train/step/rates.h"
+#include "bellows/train/step/reproducible_ranks.h"
 #include "bellows/train/step/train_metrics.h"
 #include "bellows/train/step/update.h"
 
@@ -132,6 +133,7 @@ class TrainLoop {
   void forward_backward(const data::Batch& batch, int64_t number, GroupMean& mean, bool alone, bool last);
   void note_samples(const data::Batch& batch, const at::Tensor& predictions);
   void replay(const data::Batch& batch);
+  std::string cause_of_bad_value(const data::Batch& batch);
   bool looks_at_once() const;
   void check_finite(const at::Tensor& loss, const data::Batch& batch);
   void check_gradient(const data::Batch& batch);
@@ -139,6 +141,8 @@ class TrainLoop {
   void keep_buffers();
   void put_back_buffers(const at::Tensor& loss);
   void take_gradients();
+  std::vector<at::Tensor> optimized() const;
+  int64_t batches_per_step() const;
   NamedTensors optimizer_state() const;
   NamedTensors extra_state(const comm::Group* ranks) const;
   void restore_optimizers(const NamedTensors& state, bool own_options);
@@ -146,6 +150,7 @@ class TrainLoop {
   Job job_;
   Ranks ranks_;  ///< modifies the job
   c10::Device device_;
+  ReproducibleRanks reproducible_;  ///< modifies the job
   Growth growth_;
   data::Loader loader_;
   std::optional<data::Loader> eval_loader_;

@@ -1,0 +1,319 @@
+#include "bellows/parallel/zero/parameter_shards.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "bellows/comm/collectives.h"
+#include "bellows/core/mutex.h"
+#include "bellows/tap/deferral.h"
+#include "bellows/tap/gradient_tap.h"
+#include "bellows/tap/pending_storage.h"
+
+namespace bellows::parallel {
+
+namespace {
+
+constexpr const char* not_gathered =
+    "this parameter is sharded over the ranks (ZeRO-3), and this rank has only a part of it. Use it in an operator on "
+    "the thread that created the ShardedOptimizer, or call ShardedOptimizer::with_full_parameters().";
+
+c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+/// Lets the parameters of a bucket have another dtype than its shards.
+void change_dtype(Unit& unit, const Layout& layout, at::ScalarType dtype) {
+  if (unit.flat.scalar_type() == dtype) return;
+  unit.flat = at::empty(unit.flat.sizes(), unit.flat.options().dtype(dtype));
+  for (const size_t index : unit.places) {
+    const Place& place = layout.places[index];
+    at::Tensor(place.parameter).set_data(place.view_of(unit.flat));
+  }
+}
+
+bool writes(const tap::OpRef& op, size_t argument) {
+  const auto* alias = op.handle().schema().arguments()[argument].alias_info();
+  return alias && alias->isWrite();
+}
+
+/// Memory of freed buckets. Buckets often have equal sizes, and new memory costs page faults.
+class SpareMemory {
+ public:
+  c10::DataPtr take(c10::StorageImpl& storage) {
+    const auto found = std::find_if(spare_.begin(), spare_.end(), [&](const Block& block) {
+      return block.bytes == storage.nbytes() && block.memory.device() == storage.device();
+    });
+    if (found == spare_.end()) {
+      spare_.clear();
+      return storage.allocator()->allocate(storage.nbytes());
+    }
+    c10::DataPtr memory = std::move(found->memory);
+    spare_.erase(found);
+    return memory;
+  }
+  void put(c10::DataPtr memory, size_t bytes) {
+    constexpr size_t most = 1;
+    spare_.push_back({bytes, std::move(memory)});
+    if (spare_.size() > most) spare_.pop_front();
+  }
+  void clear() { spare_.clear(); }
+
+ private:
+  struct Block {
+    size_t bytes;
+    c10::DataPtr memory;
+  };
+  std::deque<Block> spare_;
+};
+
+}  // namespace
+
+class ParameterShards::Gathering final : public tap::OpCheck {
+ public:
+  Gathering(Layout& layout, const comm::Group& group, const Options& options);
+
+  void check(const tap::OpRef& op, tap::Stack& stack) override;
+  void release();
+  void prefetch_first();
+  void gather_all();
+  void with_all(const std::function<void()>& body);
+
+ private:
+  enum class State { sharded, under_way, gathered };
+  struct Bucket {
+    State state = State::sharded;
+    std::optional<comm::Pending> pending;  ///< set if the state is `under_way`
+    int64_t backward = -1;                 ///< ID of the last backward pass that used the bucket
+  };
+
+  std::optional<size_t> unit_of(const c10::IValue& value) const;
+  void need(const std::vector<size_t>& units) BELLOWS_REQUIRES(mutex_);
+  void keep_all() BELLOWS_REQUIRES(mutex_);
+  void note_order(size_t unit) BELLOWS_REQUIRES(mutex_);
+  std::optional<size_t> predicted() const BELLOWS_REQUIRES(mutex_);
+  void start(size_t unit) BELLOWS_REQUIRES(mutex_);
+  void finish(size_t unit) BELLOWS_REQUIRES(mutex_);
+  void free(size_t unit) BELLOWS_REQUIRES(mutex_);
+  at::Tensor own_slice(const Unit& unit) const { return unit.flat.narrow(0, unit.slice * group_.rank(), unit.slice); }
+  c10::StorageImpl& storage(size_t unit) const { return *storage_of(layout_.units[unit].flat); }
+
+  const Layout& layout_;
+  /// A duplicate of the group, because the model itself may call collectives, and backward exchanges gradients.
+  const comm::Group group_;
+  const bool reshard_after_forward_;
+  std::unordered_map<const c10::StorageImpl*, size_t> units_;
+  Mutex mutex_;
+  std::vector<Bucket> buckets_ BELLOWS_GUARDED_BY(mutex_);
+  std::vector<size_t> in_use_ BELLOWS_GUARDED_BY(mutex_);  ///< by the last operator that needed another bucket
+  bool keep_all_ BELLOWS_GUARDED_BY(mutex_) = false;
+  bool writable_ BELLOWS_GUARDED_BY(mutex_) = false;
+  /// The last two buckets that were used, and which bucket followed each such pair.
+  using Two = std::pair<std::optional<size_t>, std::optional<size_t>>;
+  Two last_ BELLOWS_GUARDED_BY(mutex_);
+  std::map<Two, size_t> follower_ BELLOWS_GUARDED_BY(mutex_);
+  SpareMemory spare_ BELLOWS_GUARDED_BY(mutex_);
+};
+
+ParameterShards::Gathering::Gathering(Layout& layout, const comm::Group& group, const Options& options)
+    : layout_(layout),
+      group_(comm::duplicate(group, "parameters")),
+      reshard_after_forward_(options.reshard_after_forward),
+      buckets_(layout.units.size()) {
+  const c10::NoGradGuard no_grad;
+  for (size_t i = 0; i < layout.units.size(); ++i) {
+    Unit& unit = layout.units[i];
+    unit.shard = own_slice(unit).clone();
+    for (const size_t index : unit.places) {
+      Place& place = layout.places[index];
+      const int64_t begin = place.count > 0 ? place.offset + place.begin - unit.slice * group.rank() : 0;
+      place.piece = unit.shard.narrow(0, begin, place.count);
+    }
+    if (options.parameter_dtype && unit.flat.is_floating_point()) change_dtype(unit, layout, *options.parameter_dtype);
+    units_.emplace(&storage(i), i);
+    tap::withdraw_memory(storage(i), not_gathered);
+  }
+}
+
+std::optional<size_t> ParameterShards::Gathering::unit_of(const c10::IValue& value) const {
+  if (!value.isTensor()) return std::nullopt;
+  const at::Tensor& tensor = value.toTensor();
+  if (!tensor.defined() || !tensor.has_storage()) return std::nullopt;
+  const auto found = units_.find(storage_of(tensor));
+  return found == units_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void ParameterShards::Gathering::check(const tap::OpRef& op, tap::Stack& stack) {
+  std::vector<size_t> units;
+  const auto arguments = op.arguments(stack);
+  const MutexLock lock(mutex_);
+  if (writable_) return;
+  const auto use = [&](const c10::IValue& value, size_t argument) BELLOWS_REQUIRES(mutex_) {
+    const std::optional<size_t> unit = unit_of(value);
+    if (!unit) return;
+    TORCH_CHECK_VALUE(!writes(op, argument), op.qualified_name(), " writes to a parameter that is sharded over the ",
+                      "ranks (ZeRO-3). The next step would not see the change. Write to parameters inside "
+                      "ShardedOptimizer::with_full_parameters().");
+    if (std::find(units.begin(), units.end(), *unit) == units.end()) units.push_back(*unit);
+  };
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].isList()) {
+      use(arguments[i], i);
+      continue;
+    }
+    for (const c10::IValue& element : arguments[i].toListRef()) use(element, i);
+  }
+  if (units.empty() || keep_all_) return;
+  if (tap::active_deferral()) {  // the operator runs later
+    const tap::EagerGuard eager;
+    keep_all();
+  } else {
+    need(units);
+  }
+}
+
+void ParameterShards::Gathering::need(const std::vector<size_t>& units) {
+  const int64_t backward = tap::backward_id();
+  bool all_in_use = true;
+  for (const size_t unit : units) {
+    buckets_[unit].backward = backward;
+    all_in_use = all_in_use && std::find(in_use_.begin(), in_use_.end(), unit) != in_use_.end();
+  }
+  if (all_in_use) return;
+  const c10::NoGradGuard no_grad;
+  in_use_.clear();
+  for (const size_t unit : units) note_order(unit);
+  const std::optional<size_t> next = predicted();
+  const auto stays = [&](size_t unit) BELLOWS_REQUIRES(mutex_) {
+    if (unit == next || std::find(units.begin(), units.end(), unit) != units.end()) return true;
+    return !reshard_after_forward_ && (backward < 0 || buckets_[unit].backward != backward);
+  };
+  for (size_t unit = 0; unit < buckets_.size(); ++unit) {
+    if (!stays(unit)) free(unit);
+  }
+  for (const size_t unit : units) start(unit);
+  for (const size_t unit : units) finish(unit);
+  in_use_ = units;
+  if (next) start(*next);
+}
+
+void ParameterShards::Gathering::note_order(size_t unit) {
+  if (last_.second == unit) return;
+  follower_[last_] = unit;
+  last_ = {last_.second, unit};
+}
+
+std::optional<size_t> ParameterShards::Gathering::predicted() const {
+  const auto found = follower_.find(last_);
+  return found == follower_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void ParameterShards::Gathering::start(size_t unit) {
+  Bucket& bucket = buckets_[unit];
+  if (bucket.state != State::sharded) return;
+  tap::provide_memory(storage(unit), spare_.take(storage(unit)));
+  own_slice(layout_.units[unit]).copy_(layout_.units[unit].shard);
+  bucket.pending = comm::all_gather_in_place_async(layout_.units[unit].flat, group_);
+  bucket.state = State::under_way;
+}
+
+void ParameterShards::Gathering::finish(size_t unit) {
+  Bucket& bucket = buckets_[unit];
+  if (bucket.state != State::under_way) return;
+  bucket.pending->wait();
+  bucket.pending.reset();
+  bucket.state = State::gathered;
+}
+
+void ParameterShards::Gathering::free(size_t unit) {
+  if (buckets_[unit].state == State::sharded) return;
+  finish(unit);
+  spare_.put(tap::withdraw_memory(storage(unit), not_gathered), storage(unit).nbytes());
+  buckets_[unit].state = State::sharded;
+}
+
+void ParameterShards::Gathering::release() {
+  const tap::UncheckedOperators unchecked;
+  tap::sync();  // pending operators may read the parameters
+  const MutexLock lock(mutex_);
+  for (size_t unit = 0; unit < buckets_.size(); ++unit) free(unit);
+  in_use_.clear();
+  last_ = {};
+  keep_all_ = false;
+}
+
+void ParameterShards::Gathering::prefetch_first() {
+  const tap::UncheckedOperators unchecked;
+  const c10::NoGradGuard no_grad;
+  const MutexLock lock(mutex_);
+  if (const std::optional<size_t> first = predicted()) start(*first);
+}
+
+void ParameterShards::Gathering::gather_all() {
+  const tap::UncheckedOperators unchecked;
+  tap::sync();
+  const MutexLock lock(mutex_);
+  keep_all();
+}
+
+void ParameterShards::Gathering::keep_all() {
+  const c10::NoGradGuard no_grad;
+  spare_.clear();
+  keep_all_ = true;
+  for (size_t unit = 0; unit < buckets_.size(); ++unit) start(unit);
+  for (size_t unit = 0; unit < buckets_.size(); ++unit) finish(unit);
+}
+
+void ParameterShards::Gathering::with_all(const std::function<void()>& body) {
+  gather_all();
+  const auto set_writable = [&](bool value) {
+    const MutexLock lock(mutex_);
+    writable_ = value;
+  };
+  set_writable(true);
+  try {
+    body();
+  } catch (...) {
+    set_writable(false);
+    release();
+    throw;
+  }
+  set_writable(false);
+  {
+    const tap::UncheckedOperators unchecked;
+    const c10::NoGradGuard no_grad;
+    for (const Unit& unit : layout_.units) at::Tensor(unit.shard).copy_(own_slice(unit));
+  }
+  release();
+}
+
+ParameterShards::ParameterShards(Layout& layout, const comm::Group& group, const Options& options)
+    : gathering_(std::make_shared<Gathering>(layout, group, options)), guard_(gathering_) {}
+
+ParameterShards::~ParameterShards() = default;
+
+void ParameterShards::release() {
+  gathering_->release();
+}
+
+void ParameterShards::prefetch_first() {
+  gathering_->prefetch_first();
+}
+
+void ParameterShards::gather_all() {
+  gathering_->gather_all();
+}
+
+void ParameterShards::with_all(const std::function<void()>& body) {
+  gathering_->with_all(body);
+}
+
+}  // namespace bellows::parallel

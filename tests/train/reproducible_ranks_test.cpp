@@ -1,0 +1,151 @@
+#include <gmock/gmock.h>
+#include <torch/nn.h>
+
+#include "bellows/checkpoint/saved_checkpoint.h"
+#include "bellows/train/trainer.h"
+#include "tests/train/ranks_jobs.h"
+
+// The key `reproducible_ranks`: the same bits on 1, 2 and 4 ranks.
+namespace bellows::train {
+namespace {
+
+using parallel::testing::run_ranks;
+using ::testing::HasSubstr;
+
+/// A model with a batch norm, in fp32: sums in another order round otherwise.
+Job job_with_norm(const Recipe& recipe) {
+  Job job = ranks_job(recipe);
+  torch::nn::Sequential net(torch::nn::Linear(8, 15), torch::nn::BatchNorm1d(15), torch::nn::Tanh(),
+                            torch::nn::Linear(15, 3));
+  job.model = Model::of(net, "net");
+  job.optimizers = {std::make_shared<optim::AdamW>(job.model.parameters(), optim::AdamWOptions{.lr = recipe.lr})};
+  job.loss = cross_entropy_loss(job.model);
+  at::manual_seed(6);
+  const at::Tensor x = torch::randn({points, 8});
+  const data::Dataset data = data::Dataset(data::from_tensors({{"image", x}, {"label", x.slice(1, 0, 3).argmax(1)}}))
+                                 .batch(recipe.batch_size)
+                                 .threads(0);
+  job.train = data.shuffle(2);
+  job.eval = data;
+  return job;
+}
+
+Recipe reproducible_recipe(const std::string& strategy) {
+  Recipe recipe = ranks_recipe();
+  recipe.batch_size = 16;  // 77 points: the last batch has 13, of which part 3 gets one
+  recipe.data_parallel = strategy;
+  recipe.reproducible_ranks = 4;
+  return recipe;
+}
+
+std::vector<at::Tensor> state_of(const Model& model) {
+  std::vector<at::Tensor> state;
+  for (const auto& [name, tensor] : model.state_dict()) state.push_back(tensor.detach().clone());
+  return state;
+}
+
+/// Parameters and buffers of rank 0.
+std::vector<at::Tensor> trained_on(const Recipe& recipe, int ranks, int64_t steps) {
+  std::vector<Job> jobs;
+  for (int rank = 0; rank < ranks; ++rank) jobs.push_back(job_with_norm(recipe));
+  std::vector<at::Tensor> result;
+  run_ranks(ranks, [&](const comm::Group& group) {
+    Job& job = jobs[static_cast<size_t>(group.rank())];
+    job.ranks = group;
+    TrainLoop loop(std::move(job));
+    loop.run_steps(steps);
+    const std::vector<at::Tensor> state = state_of(loop.job().model);
+    if (group.rank() == 0) result = state;
+  });
+  return result;
+}
+
+void expect_same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::equal(a[i], b[i])) << "tensor " << i;
+}
+
+TEST(ReproducibleRanks, GiveTheSameBits) {
+  for (const int64_t accumulation : {1, 3}) {
+    std::vector<at::Tensor> first;
+    for (const char* strategy : {"ddp", "zero1", "zero2", "zero3"}) {
+      for (const int ranks : {1, 2, 4}) {
+        SCOPED_TRACE(c10::str(strategy, " on ", ranks, ", accumulation ", accumulation));
+        Recipe recipe = reproducible_recipe(strategy);
+        recipe.gradient_accumulation_steps = accumulation;
+        const std::vector<at::Tensor> state = trained_on(recipe, ranks, 17);
+        if (first.empty()) first = state;
+        expect_same_bits(state, first);
+      }
+    }
+  }
+}
+
+// Without the key, the order of sums depends on the ranks: otherwise, the test above would show nothing.
+TEST(ReproducibleRanks, DifferWithoutTheKey) {
+  Recipe recipe = reproducible_recipe("ddp");
+  recipe.reproducible_ranks = 0;
+  const auto alone = trained_on(recipe, 1, 17), four = trained_on(recipe, 4, 17);
+  EXPECT_FALSE(at::equal(alone[0], four[0]));
+}
+
+FitResult fit_part(const Recipe& recipe, int ranks, int64_t stop_after, bool resume) {
+  std::vector<Job> jobs;
+  for (int rank = 0; rank < ranks; ++rank) jobs.push_back(job_with_norm(recipe));
+  FitResult result;
+  run_ranks(ranks, [&](const comm::Group& group) {
+    Callbacks callbacks;
+    Trainer* self = nullptr;
+    callbacks.on_step = [&](const TrainLoop& loop) {
+      if (group.rank() == 0 && loop.step_count() == stop_after) self->request_stop();
+    };
+    Trainer trainer(recipe, callbacks);
+    self = &trainer;
+    trainer.resume(resume);
+    trainer.set_process_group(group);
+    const FitResult own = trainer.fit(std::move(jobs[static_cast<size_t>(group.rank())]));
+    if (group.rank() == 0) result = own;
+  });
+  return result;
+}
+
+// The number of ranks changes in the middle of epochs: 1, then 4, then 2.
+TEST(ReproducibleRanks, ResumeOnOtherNumbersOfRanks) {
+  for (const char* strategy : {"ddp", "zero3"}) {
+    SCOPED_TRACE(strategy);
+    Recipe recipe = reproducible_recipe(strategy);
+    recipe.epochs = 4;
+    const auto expected = trained_on(recipe, 1, 20);
+    const TemporaryFolder folder;
+    recipe.run_folder = folder.path();
+    fit_part(recipe, 1, 7, false);
+    fit_part(recipe, 4, 12, true);
+    const FitResult last = fit_part(recipe, 2, -1, true);
+    EXPECT_EQ(last.steps, 20);
+    Job job = job_with_norm(recipe);
+    checkpoint::restore_model(job.model, checkpoint::SavedCheckpoint(last.checkpoint).state().model);
+    expect_same_bits(state_of(job.model), expected);
+  }
+}
+
+TEST(ReproducibleRanks, SettingsThatDependOnRanksAreRefused) {
+  const auto error = [](const std::function<void(Recipe&)>& change) {
+    Recipe recipe = reproducible_recipe("ddp");
+    change(recipe);
+    return error_of([&] { recipe.validate(); });
+  };
+  EXPECT_EQ(error([](Recipe&) {}), "");
+  EXPECT_THAT(error([](Recipe& recipe) { recipe.batch_size = 18; }), HasSubstr("batch_size = 18 is not a multiple"));
+  EXPECT_THAT(error([](Recipe& recipe) { recipe.sync_batch_norm = true; }), HasSubstr("statistics over all ranks"));
+  EXPECT_THAT(error([](Recipe& recipe) { recipe.compile = "step"; }), HasSubstr("compile = step"));
+  EXPECT_THAT(error([](Recipe& recipe) {
+                recipe.data_parallel = "zero2";
+                recipe.max_grad_norm = 1;
+              }),
+              HasSubstr("max_grad_norm adds norms of each rank with zero2"));
+  EXPECT_THAT(error_of([] { trained_on(reproducible_recipe("ddp"), 3, 1); }),
+              HasSubstr("needs a power of two of ranks that divides 4, got 3 ranks"));
+}
+
+}  // namespace
+}  // namespace bellows::train
