@@ -290,7 +290,7 @@ std::vector<PredictedTechnique> predict_techniques(const MemoryPlan& plan, int64
   add(true, {.saved = Saved::offloaded}, "disk or host transfers");
   add(true, {.stage = 1, .ranks = std::max<int64_t>(ranks, 2)}, "all-gathers parameters");
   add(true, {.stage = 2, .ranks = std::max<int64_t>(ranks, 2)}, "all-gathers parameters");
-  add(true, {.stage = 3, .ranks = std::max<int64_t>(ranks, 2)}, "all-gathers parameters twice");
+  add(true, {.stage = 3, .ranks = std::max<int64_t>(ranks, 2)}, "gathers parameters twice");
   add(plan.size.batch >= 2, {.shrink = 2}, "half the samples per step");
   return rows;
 }

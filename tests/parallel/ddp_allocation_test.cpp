@@ -147,8 +147,9 @@ TEST(FailedAllocations, OnBothRanksDivergeNone) {
   for (const int stage : {0, 1, 2, 3}) fail_each_allocation_on_both(stage);
 }
 
+// Without stage 3, whose weights no rank can read alone.
 TEST(FailedAllocations, OnOneRankDivergeNoneSilently) {
-  for (const int stage : {0, 1, 2, 3}) {
+  for (const int stage : {0, 1, 2}) {
     const auto allowed = weights_of_whole_steps(stage);
     for (int64_t k = 1; k <= 300; k += is_thorough() ? 1 : 23) {
       SCOPED_TRACE(c10::str("ZeRO stage ", stage, ", allocation ", k));

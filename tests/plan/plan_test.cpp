@@ -196,7 +196,7 @@ TEST(Plan, MeasuresAgreeWithPlansOfTheirOwn) {
 }
 
 TEST(Plan, DecidesAsTheDocumentsDo) {
-  static_assert(std::size(decision_cases) == 20);
+  static_assert(std::size(decision_cases) == 21);
   for (const DecisionCase& c : decision_cases) {
     Situation situation = c.situation;
     situation.gradient_bytes = static_cast<int64_t>(4 * c.parameters);

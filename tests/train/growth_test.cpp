@@ -31,7 +31,7 @@ TEST(Growth, BatchesDoubleUpToTheirSize) {
   Recipe recipe;
   recipe.batch_size_start = 4;
   recipe.growth_epochs = 4;
-  const Growth growth(recipe, blobs(64).batch(32));
+  const Growth growth(recipe, blobs(64).batch(32), 1);
   std::vector<int64_t> sizes, steps;
   for (int epoch = 0; epoch < 6; ++epoch) {
     sizes.push_back(growth.batch_size(epoch));
@@ -49,7 +49,7 @@ TEST(Growth, ImagesGrowInMultiplesOfFour) {
   recipe.image_size = 32;
   recipe.image_size_start = 16;
   recipe.growth_epochs = 3;
-  const Growth growth(recipe, blobs(64));
+  const Growth growth(recipe, blobs(64), 1);
   std::vector<int64_t> sizes;
   for (int epoch = 0; epoch < 4; ++epoch) sizes.push_back(growth.image_size(epoch));
   EXPECT_EQ(sizes, (std::vector<int64_t>{16, 20, 24, 0}));

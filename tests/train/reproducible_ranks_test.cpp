@@ -32,7 +32,7 @@ Job job_with_norm(const Recipe& recipe) {
 
 Recipe reproducible_recipe(const std::string& strategy) {
   Recipe recipe = ranks_recipe();
-  recipe.batch_size = 16;  // 77 points: the last batch has 13, of which part 3 gets one
+  recipe.batch_size = 20;  // 77 points: the last batch has 17, of which part 3 gets two
   recipe.data_parallel = strategy;
   recipe.reproducible_ranks = 4;
   return recipe;
@@ -58,11 +58,6 @@ std::vector<at::Tensor> trained_on(const Recipe& recipe, int ranks, int64_t step
     if (group.rank() == 0) result = state;
   });
   return result;
-}
-
-void expect_same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::equal(a[i], b[i])) << "tensor " << i;
 }
 
 TEST(ReproducibleRanks, GiveTheSameBits) {
@@ -115,13 +110,13 @@ TEST(ReproducibleRanks, ResumeOnOtherNumbersOfRanks) {
     SCOPED_TRACE(strategy);
     Recipe recipe = reproducible_recipe(strategy);
     recipe.epochs = 4;
-    const auto expected = trained_on(recipe, 1, 20);
+    const auto expected = trained_on(recipe, 1, 16);
     const TemporaryFolder folder;
     recipe.run_folder = folder.path();
     fit_part(recipe, 1, 7, false);
     fit_part(recipe, 4, 12, true);
     const FitResult last = fit_part(recipe, 2, -1, true);
-    EXPECT_EQ(last.steps, 20);
+    EXPECT_EQ(last.steps, 16);
     Job job = job_with_norm(recipe);
     checkpoint::restore_model(job.model, checkpoint::SavedCheckpoint(last.checkpoint).state().model);
     expect_same_bits(state_of(job.model), expected);
