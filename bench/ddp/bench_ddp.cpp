@@ -182,7 +182,7 @@ int run(const Options& options) {
                                  {"bert", "BERT of 20 M, 2 ranks x 4 sequences of 128"},
                                  {"mlp", "MLP of 5 k, 2 ranks x 16 samples"}};
   const auto add = [&](const std::string& name, const std::function<Row()>& row) {
-    if (report.has_time_for(name)) report.add(row());
+    if (name.find(options.extra.at("row")) != std::string::npos && report.has_time_for(name)) report.add(row());
   };
   for (const Work& work : all) {
     const auto against = [&](const char* strategy, const char* theirs_as) {
@@ -217,6 +217,7 @@ int main(int argc, char** argv) {
                     "Times a training step with AdamW on two ranks of one thread each: DDP, ZeRO-1, ZeRO-2 and ZeRO-3, "
                     "also compiled, against\nPython's DistributedDataParallel, also with torch.compile, "
                     "ZeroRedundancyOptimizer and fully_shard (FSDP2) over Gloo.\nAlso compares DDP with replicas and "
-                    "with one model in one process. Before that, the losses of the first steps are\ncompared.",
-                    run);
+                    "with one model in one process. Before that, the losses of the first steps are\ncompared. --row: "
+                    "part of the names of the rows to measure, such as zero3.",
+                    run, {{"row", ""}});
 }
