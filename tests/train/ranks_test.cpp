@@ -104,6 +104,20 @@ TEST(TrainRanks, GiveWhatOneProcessGives) {
   }
 }
 
+TEST(TrainRanks, ShardUnitsOfTheRecipe) {
+  Recipe recipe = ranks_recipe();
+  recipe.data_parallel = "zero3";
+  recipe.shard_units = "0,2";
+  recipe.reshard_after_forward = false;
+  expect_ranks_train_alike(recipe, 3);
+  recipe.shard_units = "layer";
+  EXPECT_THAT(error_of([&] { expect_ranks_train_alike(recipe, 2); }), HasSubstr("no module with parameters matches"));
+  recipe.data_parallel = "ddp";
+  EXPECT_THAT(error_of([&] { recipe.validate(); }), HasSubstr("shard_units = layer works only with"));
+  recipe.shard_units = "";
+  EXPECT_THAT(error_of([&] { recipe.validate(); }), HasSubstr("reshard_after_forward = false works only with"));
+}
+
 TEST(TrainRanks, AccumulateClipAndAverageAsOneProcessDoes) {
   for (const char* how : {"ddp", "zero1", "zero2", "zero3"}) {
     SCOPED_TRACE(how);

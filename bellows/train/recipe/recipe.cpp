@@ -330,13 +330,24 @@ constexpr Row table[] = {
     {"gradient_compression", &Recipe::gradient_compression, "none, bf16, fp16, int8, power_sgd, top_k",
      "compression of gradients in the all-reduce (DDP communication hook); not with zero2 and zero3"},
     {"bucket_mb", &Recipe::bucket_mb, {1, 4096}, "size of the gradient buckets for communication, in MiB"},
+    {"shard_units",
+     &Recipe::shard_units,
+     {},
+     "patterns for names of modules, separated by commas, such as bert.encoder.layer.*. With zero2 and zero3, the "
+     "parameters of each module that matches are one bucket",
+     false},
+    {"reshard_after_forward",
+     &Recipe::reshard_after_forward,
+     {},
+     "with zero3, free parameters in forward, and gather them again in backward. false: more memory, and less "
+     "communication",
+     false},
     {"reproducible_ranks",
      &Recipe::reproducible_ranks,
      {0, 1024},
      "number of parts of a batch, whose gradients are added in a fixed order. The weights are then bit-identical on 1, "
      "2, "
-     "4, … ranks, up to this number. 0: off",
-     false},
+     "4, … ranks, up to this number. 0: off"},
     {"run_folder",
      &Recipe::run_folder,
      {},
@@ -708,6 +719,13 @@ void check_together(const Recipe& recipe, const std::string& where) {
       recipe.data_parallel == "ddp" || recipe.data_parallel == "zero1" || recipe.gradient_compression == "none",
       "recipe: ", where, ": gradient_compression = ", recipe.gradient_compression,
       " works only with data_parallel ddp and zero1. Use one of them, or set gradient_compression: none.");
+  const bool shards_gradients = recipe.data_parallel == "zero2" || recipe.data_parallel == "zero3";
+  TORCH_CHECK_VALUE(recipe.shard_units.empty() || shards_gradients, "recipe: ", where, ": shard_units = ",
+                    recipe.shard_units, " works only with data_parallel zero2 and zero3, got ", recipe.data_parallel,
+                    ". Use one of them, or remove shard_units.");
+  TORCH_CHECK_VALUE(recipe.reshard_after_forward || recipe.data_parallel == "zero3", "recipe: ", where,
+                    ": reshard_after_forward = false works only with data_parallel zero3, got ", recipe.data_parallel,
+                    ". Use zero3, or set reshard_after_forward: true.");
   const std::string varies = recipe.reproducible_ranks > 0 ? depends_on_ranks(recipe) : "";
   TORCH_CHECK_VALUE(varies.empty(), "recipe: ", where, ": reproducible_ranks = ", recipe.reproducible_ranks, ", but ",
                     varies, ". Set reproducible_ranks: 0, or change the other setting.");

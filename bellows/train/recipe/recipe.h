@@ -92,6 +92,8 @@ struct Recipe {
   std::string data_parallel = "ddp";
   std::string gradient_compression = "none";
   int64_t bucket_mb = 25;
+  std::string shard_units;
+  bool reshard_after_forward = true;
   int64_t reproducible_ranks = 0;
 
   // Output: checkpoints, logs, traces.

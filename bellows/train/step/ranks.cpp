@@ -21,6 +21,7 @@
 #include "bellows/parallel/hooks/hooks.h"
 #include "bellows/parallel/sync_batch_norm.h"
 #include "bellows/parallel/zero/zero_optimizer.h"
+#include "bellows/train/task.h"
 
 namespace bellows::train {
 
@@ -96,7 +97,11 @@ Ranks::Ranks(Job& job) {
   for (auto& optimizer : job.optimizers) {
     if (stage == 0) continue;
     auto sharded =
-        parallel::zero_optimizer(optimizer, job.model, group, {.stage = stage, .bucket_bytes = recipe.bucket_mb << 20});
+        parallel::zero_optimizer(optimizer, job.model, group,
+                                 {.stage = stage,
+                                  .bucket_bytes = recipe.bucket_mb << 20,
+                                  .units = split_list(recipe.shard_units),
+                                  .reshard_after_forward = recipe.reshard_after_forward});
     if (stage == 3) state_->sharded_parameters.push_back(sharded);
     optimizer = std::move(sharded);
   }
