@@ -91,6 +91,7 @@ class FitRun {
   void say_unused_keys();
   void say_cut_texts();
   void warn_about_other_weights();
+  void write_step();
   void run_epochs();
   void train_epoch();
   void take_step();
@@ -295,6 +296,14 @@ void FitRun::read_losses() {
 }
 
 void FitRun::log_step() {
+  // The callback may use the model, and is called on rank 0 only.
+  const bool gathers = callbacks_.on_log && loop_.ranks().shards_parameters();
+  if (gathers) loop_.ranks().gather_parameters();
+  write_step();
+  if (gathers) loop_.ranks().release_parameters();
+}
+
+void FitRun::write_step() {
   if (!log_ || !*log_) return;
   NamedValues values = {{"loss", recent_loss_}, {"lr", optim::get_lr(*loop_.job().optimizers.front())}};
   if (loop_.last_grad_norm().defined()) values.emplace_back("grad_norm", loop_.last_grad_norm().item<double>());
@@ -373,9 +382,10 @@ void FitRun::finish_epoch() {
   losses_.clear();
   epoch_seconds_ = epoch_eval_seconds_ = 0;
   if (log_) log_->epoch(record);
-  if (loop_.ranks().shards_parameters()) loop_.ranks().gather_parameters();  // rank 0 reads them
+  const bool histograms = recipe_.log.find("tensorboard") != std::string::npos && !recipe_.run_folder.empty();
+  if (histograms) loop_.ranks().gather_parameters();  // rank 0 reads them
   if (log_) log_->histograms(loop_.job().model, record.steps);
-  loop_.ranks().release_parameters();
+  if (histograms) loop_.ranks().release_parameters();
   if (folder_ && (recipe_.save_steps == 0 || done())) save();
   if (callbacks_.on_epoch) callbacks_.on_epoch(record);
 }

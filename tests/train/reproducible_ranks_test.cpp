@@ -133,6 +133,9 @@ TEST(ReproducibleRanks, SettingsThatDependOnRanksAreRefused) {
   EXPECT_THAT(error([](Recipe& recipe) { recipe.batch_size = 18; }), HasSubstr("batch_size = 18 is not a multiple"));
   EXPECT_THAT(error([](Recipe& recipe) { recipe.sync_batch_norm = true; }), HasSubstr("statistics over all ranks"));
   EXPECT_THAT(error([](Recipe& recipe) { recipe.compile = "step"; }), HasSubstr("compile = step"));
+  EXPECT_THAT(error([](Recipe& recipe) { recipe.bad_samples = "skip"; }), HasSubstr("bad_samples = skip"));
+  EXPECT_THAT(error([](Recipe& recipe) { recipe.activation_dtype = "int8"; }), HasSubstr("rounds at random"));
+  EXPECT_THAT(error([](Recipe& recipe) { recipe.target_accuracy = 0.9; }), HasSubstr("follow evaluations"));
   EXPECT_THAT(error([](Recipe& recipe) {
                 recipe.data_parallel = "zero2";
                 recipe.max_grad_norm = 1;

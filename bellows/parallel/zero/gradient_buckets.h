@@ -16,9 +16,9 @@
 
 namespace bellows::parallel {
 
-/// Exchanges and shards the gradients for ZeRO-2 and ZeRO-3. As soon as backward has computed a gradient, the gradient is copied
-/// into the buffer of its bucket (struct Unit). When a bucket is complete, it is averaged over the ranks, and each rank
-/// adds its slice of the mean to the gradients of its shards (Place::piece).
+/// Exchanges and shards the gradients for ZeRO-2 and ZeRO-3. As soon as backward has computed a gradient, the gradient
+/// is copied into the buffer of its bucket (struct Unit). When a bucket is complete, it is averaged over the ranks, and
+/// each rank adds its slice of the mean to the gradients of its shards (Place::piece).
 ///
 /// All ranks send the buckets in the same fixed order, which does not depend on when buckets become complete. At the
 /// end of backward, incomplete buckets are sent with zeros for missing gradients. At most two buckets are in flight.

@@ -2,6 +2,8 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -13,6 +15,8 @@
 #include <utility>
 
 #include "bellows/comm/collectives.h"
+#include "bellows/core/error.h"
+#include "bellows/core/log.h"
 #include "bellows/core/mutex.h"
 #include "bellows/tap/deferral.h"
 #include "bellows/tap/gradient_tap.h"
@@ -38,6 +42,12 @@ void change_dtype(Unit& unit, const Layout& layout, at::ScalarType dtype) {
     const Place& place = layout.places[index];
     at::Tensor(place.parameter).set_data(place.view_of(unit.flat));
   }
+}
+
+/// Copies values to a shard. Values that only the lower precision of the parameters has rounded stay as they were.
+void take_over(at::Tensor shard, const at::Tensor& values) {
+  const at::Tensor same = values.eq(shard.to(values.scalar_type()));
+  shard.copy_(at::where(same, shard, values.to(shard.scalar_type())));
 }
 
 bool writes(const tap::OpRef& op, size_t argument) {
@@ -81,6 +91,7 @@ class ParameterShards::Gathering final : public tap::OpCheck {
  public:
   Gathering(Layout& layout, const comm::Group& group, const Options& options);
 
+  ~Gathering() override;
   void check(const tap::OpRef& op, tap::Stack& stack) override;
   void release();
   void prefetch_first();
@@ -92,6 +103,7 @@ class ParameterShards::Gathering final : public tap::OpCheck {
   struct Bucket {
     State state = State::sharded;
     std::optional<comm::Pending> pending;  ///< set if the state is `under_way`
+    c10::DataPtr memory;                   ///< that the parameters get when the gather has ended
     int64_t backward = -1;                 ///< ID of the last backward pass that used the bucket
   };
 
@@ -103,7 +115,11 @@ class ParameterShards::Gathering final : public tap::OpCheck {
   void start(size_t unit) BELLOWS_REQUIRES(mutex_);
   void finish(size_t unit) BELLOWS_REQUIRES(mutex_);
   void free(size_t unit) BELLOWS_REQUIRES(mutex_);
-  at::Tensor own_slice(const Unit& unit) const { return unit.flat.narrow(0, unit.slice * group_.rank(), unit.slice); }
+  /// This rank's slice of a buffer of all ranks.
+  at::Tensor own_slice(const at::Tensor& flat) const {
+    const int64_t slice = flat.numel() / group_.size();
+    return flat.narrow(0, slice * group_.rank(), slice);
+  }
   c10::StorageImpl& storage(size_t unit) const { return *storage_of(layout_.units[unit].flat); }
 
   const Layout& layout_;
@@ -131,7 +147,7 @@ ParameterShards::Gathering::Gathering(Layout& layout, const comm::Group& group, 
   const c10::NoGradGuard no_grad;
   for (size_t i = 0; i < layout.units.size(); ++i) {
     Unit& unit = layout.units[i];
-    unit.shard = own_slice(unit).clone();
+    unit.shard = own_slice(unit.flat).clone();
     for (const size_t index : unit.places) {
       Place& place = layout.places[index];
       const int64_t begin = place.count > 0 ? place.offset + place.begin - unit.slice * group.rank() : 0;
@@ -140,6 +156,17 @@ ParameterShards::Gathering::Gathering(Layout& layout, const comm::Group& group, 
     if (options.parameter_dtype && unit.flat.is_floating_point()) change_dtype(unit, layout, *options.parameter_dtype);
     units_.emplace(&storage(i), i);
     tap::withdraw_memory(storage(i), not_gathered);
+  }
+}
+
+ParameterShards::Gathering::~Gathering() {
+  const MutexLock lock(mutex_);
+  for (Bucket& bucket : buckets_) {
+    try {
+      if (bucket.pending) bucket.pending->wait();  // the exchange writes to the memory
+    } catch (const std::exception& error) {
+      log_warn("a bucket of parameters was not gathered: ", user_message(error));
+    }
   }
 }
 
@@ -219,9 +246,12 @@ std::optional<size_t> ParameterShards::Gathering::predicted() const {
 void ParameterShards::Gathering::start(size_t unit) {
   Bucket& bucket = buckets_[unit];
   if (bucket.state != State::sharded) return;
-  tap::provide_memory(storage(unit), spare_.take(storage(unit)));
-  own_slice(layout_.units[unit]).copy_(layout_.units[unit].shard);
-  bucket.pending = comm::all_gather_in_place_async(layout_.units[unit].flat, group_);
+  bucket.memory = spare_.take(storage(unit));
+  // Another tensor over the memory, so that parameters that are not complete cannot be read.
+  const at::Tensor& flat = layout_.units[unit].flat;
+  const at::Tensor all = at::from_blob(bucket.memory.get(), flat.sizes(), flat.options());
+  own_slice(all).copy_(layout_.units[unit].shard);
+  bucket.pending = comm::all_gather_in_place_async(all, group_);
   bucket.state = State::under_way;
 }
 
@@ -230,6 +260,7 @@ void ParameterShards::Gathering::finish(size_t unit) {
   if (bucket.state != State::under_way) return;
   bucket.pending->wait();
   bucket.pending.reset();
+  tap::provide_memory(storage(unit), std::move(bucket.memory));
   bucket.state = State::gathered;
 }
 
@@ -290,7 +321,7 @@ void ParameterShards::Gathering::with_all(const std::function<void()>& body) {
   {
     const tap::UncheckedOperators unchecked;
     const c10::NoGradGuard no_grad;
-    for (const Unit& unit : layout_.units) at::Tensor(unit.shard).copy_(own_slice(unit));
+    for (const Unit& unit : layout_.units) take_over(unit.shard, own_slice(unit.flat));
   }
   release();
 }

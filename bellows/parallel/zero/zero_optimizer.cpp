@@ -255,7 +255,7 @@ void ShardedOptimizer::bump_versions() {
 }
 
 std::vector<comm::Shard> ShardedOptimizer::parameter_shards() const {
-  if (!impl_->sharded_parameters) return {};
+  if (stage() < 3) return {};
   std::unordered_map<const at::TensorImpl*, const Place*> places;
   for (const Place& place : impl_->layout.places) places[place.parameter.unsafeGetTensorImpl()] = &place;
   std::vector<comm::Shard> shards;

@@ -67,8 +67,8 @@ struct SavedTensor {
 /// - All ranks must use the parameters in the same order. Before code in which their order can differ, such as an
 ///   evaluation with different numbers of batches, call gather_parameters() on all ranks.
 /// - Use the model on the thread that called zero_optimizer(), and keep the optimizer while you use the model.
-/// - In-place operators on parameters throw, and so do accesses to data pointers. Both work inside
-///   with_full_parameters().
+/// - In-place operators on parameters throw, and so do accesses to data pointers of parameters that are not gathered.
+///   Both work inside with_full_parameters().
 ///
 /// A parameter that has no gradient on any rank is not updated. If only some ranks have a gradient, the gradient counts
 /// as zero on the other ranks. If backward() itself calls collectives (SyncBatchNorm), parameters that only some ranks
@@ -134,7 +134,7 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
   void gather_parameters();
   /// Frees gathered parameters. In stages 1 and 2, nothing happens.
   void release_parameters();
-  /// Calls `body` with complete parameters, for example to save, initialize or replace them. All ranks must make the
+  /// Calls `body` with complete parameters, for example to save, initialize or overwrite them. All ranks must make the
   /// same changes. If `body` throws in stage 3, its changes are lost. Collective.
   void with_full_parameters(const std::function<void()>& body);
 
@@ -163,10 +163,10 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
 ///                     low-bit state, or any optimizer of torch::optim except LBFGS. Optimizers that need norms or
 ///                     means of complete parameters (LARS, LAMB, Adafactor) and stochastic_rounding are not supported
 ///         model – the model that owns the parameters. It may contain other parameters, too
-/// Throws: c10::ValueError if the ranks' parameters differ (the message names one of them), if an option is out of range,
-///         or if a pattern in `units` matches no module (the message suggests one). It is also thrown if the parameters belong to another model or to amp::MasterWeights, and if the
-///         optimizer is not supported: LBFGS, Adafactor, lr_tensor, stochastic_rounding, or low-bit state of a
-///         parameter that is not row-major
+/// Throws: c10::ValueError if the ranks' parameters differ (the message names one of them), if an option is out of
+///         range, or if a pattern in `units` matches no module (the message suggests one). It is also thrown if the
+///         parameters belong to another model or to amp::MasterWeights, and if the optimizer is not supported: LBFGS,
+///         Adafactor, lr_tensor, stochastic_rounding, or low-bit state of a parameter that is not row-major
 std::shared_ptr<ShardedOptimizer> zero_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer, const Model& model,
                                                  const comm::Group& group, const ShardOptions& options = {});
 

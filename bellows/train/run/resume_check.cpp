@@ -4,6 +4,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/train/recipe/recipe.h"
 
 namespace bellows::train {
 
@@ -38,7 +39,9 @@ void check_resume(const checkpoint::State& state, const RunRecord& now, bool acc
   const bool other_ranks = !ranks.empty() && !ranks_now.empty() && ranks != ranks_now;
   if (other_ranks)
     log_warn("resume: the original run had ", ranks, " ranks, and this run has ", ranks_now,
-             ". Each step has the same samples, but rounding differs.");
+             Recipe::parse(now.recipe, "resume").reproducible_ranks > 0
+                 ? ". The weights do not depend on this (reproducible_ranks)."
+                 : ". Each step has the same samples, but rounding differs.");
   for (const RunDifference& difference : differences(then, run_record_from_json(to_json(now), "resume"))) {
     if (other_ranks && goes_with_ranks(difference.what)) continue;
     if (difference.what == "recipe.run_folder") continue;  // a run folder may be moved or copied

@@ -33,6 +33,7 @@ struct Ranks::State {
   std::string strategy;
   DataPrints prints{};
   bool skips_samples = false;                  ///< the other ranks do not know which ones
+  bool fills_in_order = false;                 ///< see data::Division
   bool synchronizes_norms = false;             ///< the model has synchronized batch norms
   std::optional<DistributedDataParallel> ddp;  ///< empty with zero2 and zero3, whose backward shards gradients
   std::vector<std::shared_ptr<parallel::ShardedOptimizer>> sharded_parameters;  ///< with zero3
@@ -85,6 +86,7 @@ Ranks::Ranks(Job& job) {
   const comm::Group& group = state_->group;
   state_->prints = train::data_prints(job);
   check_same_recipe(job, state_->prints, group);
+  state_->fills_in_order = recipe.reproducible_ranks > 0;
   state_->skips_samples = job.train.loader_options().on_bad_sample == data::OnBadSample::skip;
   job.train = job.train.distributed(group.rank(), group.size(), /*global_batch=*/true);
   if (job.eval) job.eval = job.eval->distributed(group.rank(), group.size(), /*global_batch=*/true);
@@ -96,12 +98,11 @@ Ranks::Ranks(Job& job) {
   }
   for (auto& optimizer : job.optimizers) {
     if (stage == 0) continue;
-    auto sharded =
-        parallel::zero_optimizer(optimizer, job.model, group,
-                                 {.stage = stage,
-                                  .bucket_bytes = recipe.bucket_mb << 20,
-                                  .units = split_list(recipe.shard_units),
-                                  .reshard_after_forward = recipe.reshard_after_forward});
+    auto sharded = parallel::zero_optimizer(optimizer, job.model, group,
+                                            {.stage = stage,
+                                             .bucket_bytes = recipe.bucket_mb << 20,
+                                             .units = split_list(recipe.shard_units),
+                                             .reshard_after_forward = recipe.reshard_after_forward});
     if (stage == 3) state_->sharded_parameters.push_back(sharded);
     optimizer = std::move(sharded);
   }
@@ -123,9 +124,9 @@ const DataPrints* Ranks::data_prints() const {
   return state_ ? &state_->prints : nullptr;
 }
 
-void Ranks::before_forward(bool last, bool equal_share) {
+void Ranks::before_forward(bool last, bool all_have_samples) {
   // A rank without samples uses the parameters in another order.
-  if (!equal_share) gather_parameters();
+  if (!all_have_samples) gather_parameters();
   if (!state_ || !state_->ddp) return;
   state_->quiet.reset();  // left over from a batch that threw
   if (!last) state_->quiet.reset(new auto(state_->ddp->no_sync()));
@@ -192,6 +193,12 @@ void Ranks::with_full_parameters(const std::function<void()>& body) const {
   for (size_t i = 0; shards_parameters() && i < state_->sharded_parameters.size(); ++i)
     call = [call, optimizer = state_->sharded_parameters[i]] { optimizer->with_full_parameters(call); };
   call();
+}
+
+bool Ranks::all_have_samples(const data::Batch& batch, int64_t batch_size) const {
+  if (!state_ || state_->skips_samples) return !state_;
+  const int64_t samples = batch.consumed() - batch.index() * batch_size;
+  return samples >= size() && (samples == batch_size || !state_->fills_in_order);
 }
 
 std::vector<comm::Shard> Ranks::parts_of(const Model& model) const {

@@ -38,8 +38,8 @@ class Ranks {
   /// Call this function before the forward pass of a batch.
   /// Params: last – whether this is the last batch of the step. After its backward pass, gradients are means over the
   ///                ranks
-  ///         equal_share – the result of has_equal_share() for the batch
-  void before_forward(bool last, bool equal_share);
+  ///         all_have_samples – the result of all_have_samples() for the batch
+  void before_forward(bool last, bool all_have_samples);
   /// Call this function between forward and backward.
   /// Params: loss – the tensor from which backward starts
   void before_backward(const at::Tensor& loss);
@@ -57,6 +57,8 @@ class Ranks {
   at::Tensor loss_of_nothing() const;
   /// Whether all ranks have the same number of samples in this batch. The result is the same on all ranks.
   bool has_equal_share(const data::Batch& batch, int64_t batch_size) const;
+  /// Whether each rank certainly has a sample in this batch. The result is the same on all ranks.
+  bool all_have_samples(const data::Batch& batch, int64_t batch_size) const;
 
   /// Returns whether each rank stores only a part of the parameters (zero3).
   bool shards_parameters() const;

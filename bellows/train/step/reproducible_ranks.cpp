@@ -8,6 +8,7 @@
 #include <bit>
 #include <utility>
 
+#include "bellows/core/device.h"
 #include "bellows/core/seed.h"
 
 namespace bellows::train {
@@ -42,6 +43,13 @@ ReproducibleRanks::ReproducibleRanks(Job& job, const Ranks& ranks)
   const data::LoaderOptions& options = job.train.loader_options();
   TORCH_CHECK_VALUE(options.batch_size % parts_ == 0, "train: reproducible_ranks = ", parts_,
                     " must divide the batch size, got a batch of ", options.batch_size, ".");
+  TORCH_CHECK_VALUE(options.remainder == data::Remainder::uneven,
+                    "train: reproducible_ranks needs training data whose last batch of an epoch may be smaller. Do not "
+                    "drop or pad samples.");
+  TORCH_CHECK_VALUE(ranks_ == 1 || parse_device(job.recipe.device).is_cpu(),
+                    "train: reproducible_ranks works on several ranks only on the CPU, where Gloo adds gradients in a "
+                    "fixed order, got device = ",
+                    job.recipe.device, ".");
   job.train = job.train.batch(options.batch_size / batches_per_batch(), options.remainder)
                   .distributed(rank_, ranks_, /*global_batch=*/true, /*fill_in_order=*/true);
   at::set_num_threads(1);

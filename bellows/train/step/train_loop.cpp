@@ -175,7 +175,7 @@ void TrainLoop::forward_backward(const data::Batch& batch, int64_t number, Group
   std::optional<StepOutput> output;
   const QuantizedTraining::Guard quantized(quantized_, step_);  // also for recomputation in backward
   reproducible_.begin_batch(step_, number, job_.model.buffers());
-  ranks_.before_forward(last || reproducible_.on(), ranks_.has_equal_share(batch, growth_.batch_size(batch.epoch())));
+  ranks_.before_forward(last || reproducible_.on(), ranks_.all_have_samples(batch, growth_.batch_size(batch.epoch())));
   {
     const inspect::TraceScope scope("forward");
     const auto precision = make_precision_guard(policy_, device_);
