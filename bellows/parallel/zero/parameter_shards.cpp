@@ -2,7 +2,6 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
 
@@ -15,8 +14,6 @@
 #include <utility>
 
 #include "bellows/comm/collectives.h"
-#include "bellows/core/error.h"
-#include "bellows/core/log.h"
 #include "bellows/core/mutex.h"
 #include "bellows/tap/deferral.h"
 #include "bellows/tap/gradient_tap.h"
@@ -91,7 +88,6 @@ class ParameterShards::Gathering final : public tap::OpCheck {
  public:
   Gathering(Layout& layout, const comm::Group& group, const Options& options);
 
-  ~Gathering() override;
   void check(const tap::OpRef& op, tap::Stack& stack) override;
   void release();
   void prefetch_first();
@@ -103,8 +99,10 @@ class ParameterShards::Gathering final : public tap::OpCheck {
   struct Bucket {
     State state = State::sharded;
     std::optional<comm::Pending> pending;  ///< set if the state is `under_way`
-    c10::DataPtr memory;                   ///< that the parameters get when the gather has ended
-    int64_t backward = -1;                 ///< ID of the last backward pass that used the bucket
+    /// Receives the parameters. It is another tensor, so that parameters that are not complete cannot be read, and owns its
+    /// memory, because an exchange that fails may write to it later.
+    at::Tensor received;
+    int64_t backward = -1;  ///< ID of the last backward pass that used the bucket
   };
 
   std::optional<size_t> unit_of(const c10::IValue& value) const;
@@ -156,17 +154,6 @@ ParameterShards::Gathering::Gathering(Layout& layout, const comm::Group& group, 
     if (options.parameter_dtype && unit.flat.is_floating_point()) change_dtype(unit, layout, *options.parameter_dtype);
     units_.emplace(&storage(i), i);
     tap::withdraw_memory(storage(i), not_gathered);
-  }
-}
-
-ParameterShards::Gathering::~Gathering() {
-  const MutexLock lock(mutex_);
-  for (Bucket& bucket : buckets_) {
-    try {
-      if (bucket.pending) bucket.pending->wait();  // the exchange writes to the memory
-    } catch (const std::exception& error) {
-      log_warn("a bucket of parameters was not gathered: ", user_message(error));
-    }
   }
 }
 
@@ -246,12 +233,12 @@ std::optional<size_t> ParameterShards::Gathering::predicted() const {
 void ParameterShards::Gathering::start(size_t unit) {
   Bucket& bucket = buckets_[unit];
   if (bucket.state != State::sharded) return;
-  bucket.memory = spare_.take(storage(unit));
-  // Another tensor over the memory, so that parameters that are not complete cannot be read.
   const at::Tensor& flat = layout_.units[unit].flat;
-  const at::Tensor all = at::from_blob(bucket.memory.get(), flat.sizes(), flat.options());
-  own_slice(all).copy_(layout_.units[unit].shard);
-  bucket.pending = comm::all_gather_in_place_async(all, group_);
+  const c10::Storage memory(c10::Storage::use_byte_size_t(), storage(unit).nbytes(), spare_.take(storage(unit)));
+  bucket.received = at::empty({0}, flat.options());
+  bucket.received.set_(memory, 0, flat.sizes());
+  own_slice(bucket.received).copy_(layout_.units[unit].shard);
+  bucket.pending = comm::all_gather_in_place_async(bucket.received, group_);
   bucket.state = State::under_way;
 }
 
@@ -260,7 +247,8 @@ void ParameterShards::Gathering::finish(size_t unit) {
   if (bucket.state != State::under_way) return;
   bucket.pending->wait();
   bucket.pending.reset();
-  tap::provide_memory(storage(unit), std::move(bucket.memory));
+  tap::provide_memory(storage(unit), std::move(storage_of(bucket.received)->_mutable_data_ptr_no_checks()));
+  bucket.received.reset();
   bucket.state = State::gathered;
 }
 

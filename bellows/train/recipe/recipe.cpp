@@ -345,9 +345,9 @@ constexpr Row table[] = {
     {"reproducible_ranks",
      &Recipe::reproducible_ranks,
      {0, 1024},
-     "number of parts of a batch, whose gradients are added in a fixed order. The weights are then bit-identical on 1, "
-     "2, "
-     "4, … ranks, up to this number. 0: off"},
+     "number of parts of a batch, whose gradients are added in a fixed order. The weights are then bit-identical on "
+     "any "
+     "power of two of ranks up to this number. 0: off"},
     {"run_folder",
      &Recipe::run_folder,
      {},
