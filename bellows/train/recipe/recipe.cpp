@@ -1,4 +1,5 @@
 #include "bellows/train/recipe/recipe.h"
+#include "bellows/train/recipe/rank_keys.h"
 
 #include <yaml-cpp/yaml.h>
 
@@ -12,6 +13,7 @@
 #include "bellows/core/error.h"
 #include "bellows/io/tables/number_text.h"
 #include "bellows/system/file.h"
+#include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/run/run_log.h"
 #include "bellows/train/run/step_trace.h"
 #include "bellows/train/step/compiled_parts.h"
@@ -681,33 +683,6 @@ void check_memory_keys(const Recipe& recipe, const std::string& where) {
                     ". Set optimizer_in_backward: false, or change the other setting.");
 }
 
-/// The setting whose results would depend on the number of ranks even with `reproducible_ranks`; empty if there is none.
-std::string depends_on_ranks(const Recipe& recipe) {
-  if (recipe.batch_size % recipe.reproducible_ranks != 0)
-    return c10::str("batch_size = ", recipe.batch_size, " is not a multiple of it");
-  if (recipe.sync_batch_norm) return "sync_batch_norm computes statistics over all ranks";
-  if (recipe.compile != "none") return "compile = " + recipe.compile + " compiles programs per number of ranks";
-  if (recipe.batch_size_start > 0) return "batch_size_start changes the batch size";
-  if (recipe.bad_samples == "skip") return "bad_samples = skip leaves out samples of some ranks";
-  if (recipe.activation_dtype == "int8" || recipe.activation_dtype == "int4")
-    return "activation_dtype = " + recipe.activation_dtype + " rounds at random on each rank";
-  if (recipe.lr_schedule == "plateau" || recipe.early_stopping_patience > 0 || recipe.target_accuracy > 0)
-    return "lr_schedule = plateau, early_stopping_patience and target_accuracy follow evaluations, whose sums depend "
-           "on "
-           "the ranks";
-  if (recipe.precision == "fp16") return "precision = fp16 scales the loss per step";
-  if (recipe.gradient_compression != "none") return "gradient_compression rounds the gradients of each rank";
-  if (recipe.quantize != "none") return "quantize trains ranges per rank";
-  if (recipe.optimizer_in_backward) return "optimizer_in_backward needs the complete gradient in backward";
-  if (recipe.gradient_accumulation_dtype != "auto")
-    return "gradient_accumulation_dtype adds gradients in another order";
-  const bool shards = recipe.data_parallel == "zero2" || recipe.data_parallel == "zero3";
-  if (shards && recipe.batch_norm_freeze_step > 0)
-    return "batch_norm_freeze_step uses the running statistics of each rank with " + recipe.data_parallel;
-  if (shards && recipe.max_grad_norm > 0) return "max_grad_norm adds norms of each rank with " + recipe.data_parallel;
-  return "";
-}
-
 /// Checks combinations of members. Params: where – name of the text in messages, such as a path
 void check_together(const Recipe& recipe, const std::string& where) {
   check_course_keys(recipe, where);
@@ -724,23 +699,7 @@ void check_together(const Recipe& recipe, const std::string& where) {
                     ": memory_budget = ", recipe.memory_budget,
                     " works only with compile = step, got compile = ", recipe.compile,
                     ". Set compile: step, or memory_budget: 1.");
-  TORCH_CHECK_VALUE(
-      recipe.data_parallel == "ddp" || recipe.data_parallel == "zero1" || recipe.gradient_compression == "none",
-      "recipe: ", where, ": gradient_compression = ", recipe.gradient_compression,
-      " works only with data_parallel ddp and zero1. Use one of them, or set gradient_compression: none.");
-  const bool shards_gradients = recipe.data_parallel == "zero2" || recipe.data_parallel == "zero3";
-  TORCH_CHECK_VALUE(recipe.shard_units.empty() || shards_gradients, "recipe: ", where,
-                    ": shard_units = ", recipe.shard_units, " works only with data_parallel zero2 and zero3, got ",
-                    recipe.data_parallel, ". Use one of them, or remove shard_units.");
-  TORCH_CHECK_VALUE(recipe.reshard_after_forward || recipe.data_parallel == "zero3", "recipe: ", where,
-                    ": reshard_after_forward = false works only with data_parallel zero3, got ", recipe.data_parallel,
-                    ". Use zero3, or set reshard_after_forward: true.");
-  const std::string varies = recipe.reproducible_ranks > 0 ? depends_on_ranks(recipe) : "";
-  TORCH_CHECK_VALUE(varies.empty(), "recipe: ", where, ": reproducible_ranks = ", recipe.reproducible_ranks, ", but ",
-                    varies, ". Set reproducible_ranks: 0, or change the other setting.");
-  TORCH_CHECK_VALUE(recipe.data_parallel != "zero3" || recipe.ema_decay == 0, "recipe: ", where,
-                    ": ema_decay averages complete weights, which no rank has with data_parallel zero3. Set ema_decay: "
-                    "0, or use zero2.");
+  check_rank_keys(recipe, where);
   parse_log_kinds(recipe.log);
   parse_steps(recipe.trace_steps);
 }
