@@ -51,6 +51,7 @@ inline Recipe ranks_recipe() {
 /// Runs the recipe on two ranks in threads of this process. Returns the losses of each rank.
 inline std::vector<std::vector<double>> losses_of_two_ranks(const Recipe& recipe, int64_t steps) {
   std::vector<Job> jobs;
+  jobs.reserve(2);
   for (int rank = 0; rank < 2; ++rank) jobs.push_back(make_job(recipe));
   std::vector<std::vector<double>> losses(2);
   parallel::testing::run_ranks(2, [&](const comm::Group& group) {

@@ -47,6 +47,7 @@ std::vector<at::Tensor> state_of(const Model& model) {
 /// Parameters and buffers of rank 0.
 std::vector<at::Tensor> trained_on(const Recipe& recipe, int ranks, int64_t steps) {
   std::vector<Job> jobs;
+  jobs.reserve(static_cast<size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) jobs.push_back(job_with_norm(recipe));
   std::vector<at::Tensor> result;
   run_ranks(ranks, [&](const comm::Group& group) {
@@ -86,6 +87,7 @@ TEST(ReproducibleRanks, DifferWithoutTheKey) {
 
 FitResult fit_part(const Recipe& recipe, int ranks, int64_t stop_after, bool resume) {
   std::vector<Job> jobs;
+  jobs.reserve(static_cast<size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) jobs.push_back(job_with_norm(recipe));
   FitResult result;
   run_ranks(ranks, [&](const comm::Group& group) {

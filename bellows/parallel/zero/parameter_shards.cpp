@@ -42,7 +42,7 @@ void change_dtype(Unit& unit, const Layout& layout, at::ScalarType dtype) {
 }
 
 /// Copies values to a shard. Values that only the lower precision of the parameters has rounded stay as they were.
-void take_over(at::Tensor shard, const at::Tensor& values) {
+void take_over(const at::Tensor& shard, const at::Tensor& values) {
   const at::Tensor same = values.eq(shard.to(values.scalar_type()));
   shard.copy_(at::where(same, shard, values.to(shard.scalar_type())));
 }
