@@ -120,10 +120,6 @@ void avx2_tile(const uint8_t* x, int64_t x_row, int64_t rows, const int8_t* pane
   }
 }
 
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2");
-}
-
 bool has_vnni() {
   return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
@@ -147,7 +143,7 @@ bool has_fast_int8_linear() {
 void int8_tile(const uint8_t* x, int64_t x_row, int64_t rows, const int8_t* panel, int64_t steps, int32_t* sums) {
 #ifdef __x86_64__
   if (has_fast_int8_linear()) return vnni_tiles[rows - 1](x, x_row, panel, steps, sums);
-  static const bool avx2 = has_avx2();
+  static const bool avx2 = __builtin_cpu_supports("avx2");
   if (avx2) return avx2_tile(x, x_row, rows, panel, steps, sums);
 #endif
   plain_tile(x, x_row, rows, panel, steps, sums);

@@ -6,7 +6,6 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -52,34 +51,24 @@ bool writes(const tap::OpRef& op, size_t argument) {
   return alias && alias->isWrite();
 }
 
-/// Memory of freed buckets. Buckets often have equal sizes, and new memory costs page faults.
+/// The memory of the bucket that was freed last. Buckets often have equal sizes, and new memory costs page faults.
 class SpareMemory {
  public:
   c10::DataPtr take(c10::StorageImpl& storage) {
-    const auto found = std::find_if(spare_.begin(), spare_.end(), [&](const Block& block) {
-      return block.bytes == storage.nbytes() && block.memory.device() == storage.device();
-    });
-    if (found == spare_.end()) {
-      spare_.clear();
-      return storage.allocator()->allocate(storage.nbytes());
-    }
-    c10::DataPtr memory = std::move(found->memory);
-    spare_.erase(found);
-    return memory;
+    c10::DataPtr memory = std::exchange(memory_, {});
+    const bool fits = memory.get() && bytes_ == storage.nbytes() && memory.device() == storage.device();
+    if (!fits) memory.clear();  // before more memory is allocated
+    return fits ? std::move(memory) : storage.allocator()->allocate(storage.nbytes());
   }
   void put(c10::DataPtr memory, size_t bytes) {
-    constexpr size_t most = 1;
-    spare_.push_back({bytes, std::move(memory)});
-    if (spare_.size() > most) spare_.pop_front();
+    memory_ = std::move(memory);
+    bytes_ = bytes;
   }
-  void clear() { spare_.clear(); }
+  void clear() { memory_.clear(); }
 
  private:
-  struct Block {
-    size_t bytes;
-    c10::DataPtr memory;
-  };
-  std::deque<Block> spare_;
+  c10::DataPtr memory_;
+  size_t bytes_ = 0;
 };
 
 }  // namespace
@@ -247,7 +236,7 @@ void ParameterShards::Gathering::finish(size_t unit) {
   if (bucket.state != State::under_way) return;
   bucket.pending->wait();
   bucket.pending.reset();
-  tap::provide_memory(storage(unit), std::move(storage_of(bucket.received)->_mutable_data_ptr_no_checks()));
+  tap::provide_memory(storage(unit), tap::withdraw_memory(*storage_of(bucket.received), not_gathered));
   bucket.received.reset();
   bucket.state = State::gathered;
 }

@@ -143,9 +143,14 @@ void broadcast_from_first(const Layout& layout, const Model& model, const comm::
   broadcast_buffers(model, group);
 }
 
-void put_pieces(ShardedOptimizer::Impl& impl) {
+std::unordered_map<const at::TensorImpl*, Place*> places_by_parameter(Layout& layout) {
   std::unordered_map<const at::TensorImpl*, Place*> places;
-  for (Place& place : impl.layout.places) places[place.parameter.unsafeGetTensorImpl()] = &place;
+  for (Place& place : layout.places) places[place.parameter.unsafeGetTensorImpl()] = &place;
+  return places;
+}
+
+void put_pieces(ShardedOptimizer::Impl& impl) {
+  const auto places = places_by_parameter(impl.layout);
   auto* const ours = dynamic_cast<optim::LibtorchOptimizer*>(impl.local.get());
   for (auto& group : impl.local->param_groups()) {
     for (at::Tensor& parameter : group.params()) {
@@ -256,8 +261,7 @@ void ShardedOptimizer::bump_versions() {
 
 std::vector<comm::Shard> ShardedOptimizer::parameter_shards() const {
   if (stage() < 3) return {};
-  std::unordered_map<const at::TensorImpl*, const Place*> places;
-  for (const Place& place : impl_->layout.places) places[place.parameter.unsafeGetTensorImpl()] = &place;
+  const auto places = places_by_parameter(impl_->layout);
   std::vector<comm::Shard> shards;
   for (const auto& [name, tensor] : impl_->model.named_parameters()) {
     const auto found = places.find(tensor.unsafeGetTensorImpl());

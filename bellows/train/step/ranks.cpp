@@ -190,8 +190,10 @@ void Ranks::release_parameters() const {
 
 void Ranks::with_full_parameters(const std::function<void()>& body) const {
   std::function<void()> call = body;
-  for (size_t i = 0; shards_parameters() && i < state_->sharded_parameters.size(); ++i)
-    call = [call, optimizer = state_->sharded_parameters[i]] { optimizer->with_full_parameters(call); };
+  if (shards_parameters()) {
+    for (const auto& optimizer : state_->sharded_parameters)
+      call = [call, optimizer] { optimizer->with_full_parameters(call); };
+  }
   call();
 }
 

@@ -10,6 +10,7 @@
 
 #include "bellows/core/device.h"
 #include "bellows/core/seed.h"
+#include "bellows/train/step/update.h"
 
 namespace bellows::train {
 
@@ -29,10 +30,10 @@ void add(std::vector<at::Tensor>& sum, const std::vector<at::Tensor>& other) {
 }  // namespace
 
 ReproducibleRanks::ReproducibleRanks(Job& job, const Ranks& ranks)
-    : parts_(job.recipe.reproducible_ranks),
+    : job_(job),
+      parts_(job.recipe.reproducible_ranks),
       ranks_(ranks.size()),
       rank_(ranks.rank()),
-      seed_(static_cast<uint64_t>(job.recipe.seed)),
       sums_batches_(parts_ * job.recipe.gradient_accumulation_steps > ranks_),
       gradients_stay_(ranks_ > 1 && (job.recipe.data_parallel == "ddp" || job.recipe.data_parallel == "zero1")),
       threads_before_(at::get_num_threads()) {
@@ -59,29 +60,25 @@ ReproducibleRanks::~ReproducibleRanks() {
   if (on()) at::set_num_threads(threads_before_);
 }
 
-void ReproducibleRanks::begin_batch(int64_t step, int64_t number, const std::vector<at::Tensor>& buffers) {
+void ReproducibleRanks::begin_batch(int64_t step, int64_t number) {
   if (!on()) return;
   if (number == 0) sums_.clear();  // left over from a step that threw
   const int64_t part = number * ranks_ + rank_;
-  seed_everything(mix_seed(seed_, static_cast<uint64_t>(step), static_cast<uint64_t>(part)));
-  buffers_.clear();
+  const auto seed = static_cast<uint64_t>(job_.recipe.seed);
+  seed_everything(mix_seed(seed, static_cast<uint64_t>(step), static_cast<uint64_t>(part)));
   kept_buffers_.clear();
   if (part == 0) return;
-  buffers_ = buffers;
-  for (const at::Tensor& buffer : buffers) kept_buffers_.push_back(buffer.clone());
+  for (const at::Tensor& buffer : job_.model.buffers()) kept_buffers_.push_back(buffer.clone());
 }
 
-void ReproducibleRanks::put_back_buffers() {
-  for (const auto i : c10::irange(buffers_.size())) buffers_[i].copy_(kept_buffers_[i]);
-}
-
-void ReproducibleRanks::end_batch(const std::vector<at::Tensor>& parameters) {
+void ReproducibleRanks::end_batch() {
   if (!on()) return;
   const c10::NoGradGuard no_grad;
-  put_back_buffers();
+  const std::vector<at::Tensor> buffers = job_.model.buffers();
+  for (const auto i : c10::irange(kept_buffers_.size())) buffers[i].copy_(kept_buffers_[i]);
   if (!sums_batches_) return;
   Sum sum{.level = 0, .gradients = {}};
-  for (const at::Tensor& parameter : parameters) {
+  for (const at::Tensor& parameter : parameters_of(job_.optimizers)) {
     at::Tensor& gradient = parameter.mutable_grad();
     sum.gradients.push_back(gradients_stay_ && gradient.defined() ? gradient.clone() : gradient);
     gradient.reset();
@@ -94,10 +91,11 @@ void ReproducibleRanks::end_batch(const std::vector<at::Tensor>& parameters) {
   sums_.push_back(std::move(sum));
 }
 
-void ReproducibleRanks::end_step(const std::vector<at::Tensor>& parameters) {
+void ReproducibleRanks::end_step() {
   if (sums_.empty()) return;
   const c10::NoGradGuard no_grad;
   for (; sums_.size() > 1; sums_.pop_back()) add(sums_[sums_.size() - 2].gradients, sums_.back().gradients);
+  const std::vector<at::Tensor> parameters = parameters_of(job_.optimizers);
   for (const auto i : c10::irange(parameters.size())) parameters[i].mutable_grad() = sums_[0].gradients[i];
   sums_.clear();
 }

@@ -19,7 +19,7 @@ namespace bellows::train {
 ///       copies of its gradients
 class ReproducibleRanks {
  public:
-  /// Divides the batches of the job's training data.
+  /// Divides the batches of the job's training data. The job must outlive this object.
   /// Throws: c10::ValueError if the number of ranks is not a power of two that divides the number of parts, or if the
   ///         number of parts does not divide the batch size
   ReproducibleRanks(Job& job, const Ranks& ranks);
@@ -33,12 +33,11 @@ class ReproducibleRanks {
 
   /// Call this function before the forward pass of a batch.
   /// Params: step, number – number of the step, and of the batch within the step
-  void begin_batch(int64_t step, int64_t number, const std::vector<at::Tensor>& buffers);
-  /// Call this function after the backward pass of a batch.
-  /// Params: parameters – those of the optimizers' groups, whose gradients are moved into the sums
-  void end_batch(const std::vector<at::Tensor>& parameters);
+  void begin_batch(int64_t step, int64_t number);
+  /// Call this function after the backward pass of a batch. It moves the gradients into the sums.
+  void end_batch();
   /// Sets the gradients to the sums over all batches of the step.
-  void end_step(const std::vector<at::Tensor>& parameters);
+  void end_step();
 
  private:
   /// The sum of 2^level batches.
@@ -47,15 +46,13 @@ class ReproducibleRanks {
     std::vector<at::Tensor> gradients;
   };
 
-  void put_back_buffers();
-
+  const Job& job_;
   int64_t parts_, ranks_, rank_;
-  uint64_t seed_;
-  bool sums_batches_ = false;    ///< a step has several batches
-  bool gradients_stay_ = false;  ///< the gradients are views of buckets that the next exchange overwrites
+  bool sums_batches_;    ///< a step has several batches
+  bool gradients_stay_;  ///< the gradients are views of buckets that the next exchange overwrites
   int threads_before_;
-  std::vector<at::Tensor> buffers_, kept_buffers_;
-  std::vector<Sum> sums_;  ///< levels decrease
+  std::vector<at::Tensor> kept_buffers_;  ///< of the model, before the forward pass; empty for part 0
+  std::vector<Sum> sums_;                 ///< levels decrease
 };
 
 }  // namespace bellows::train

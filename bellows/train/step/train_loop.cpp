@@ -104,19 +104,10 @@ void TrainLoop::take_gradients() {
                     " works only with one process, because several ranks exchange their gradients, got ", ranks_.size(),
                     " ranks.");
   if (recipe.gradient_accumulation_dtype != "auto")
-    sums_.emplace(optimized(),
+    sums_.emplace(parameters_of(job_.optimizers),
                   optim::AccumulatorOptions{recipe.gradient_accumulation_dtype == "fp32" ? at::kFloat : at::kBFloat16});
   if (!recipe.optimizer_in_backward) return;
   for (const auto& optimizer : job_.optimizers) stepping_.push_back(optim::step_in_backward(*optimizer));
-}
-
-std::vector<at::Tensor> TrainLoop::optimized() const {
-  std::vector<at::Tensor> parameters;
-  for (const auto& optimizer : job_.optimizers) {
-    for (const auto& group : optimizer->param_groups())
-      parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  }
-  return parameters;
 }
 
 int64_t TrainLoop::batches_per_step() const {
@@ -157,7 +148,7 @@ void TrainLoop::take_step(data::Batch first, bool stop) {
     forward_backward(*batch, i - 1, mean, alone, last);
     batch = last ? std::nullopt : next_batch();
   }
-  reproducible_.end_step(optimized());
+  reproducible_.end_step();
   quantized_.exchange(ranks_.group(), step_);
   last_loss_ = mean.loss();
   stop_ = mean.stop();
@@ -174,7 +165,7 @@ void TrainLoop::forward_backward(const data::Batch& batch, int64_t number, Group
   PhaseClock clock;
   std::optional<StepOutput> output;
   const QuantizedTraining::Guard quantized(quantized_, step_);  // also for recomputation in backward
-  reproducible_.begin_batch(step_, number, job_.model.buffers());
+  reproducible_.begin_batch(step_, number);
   ranks_.before_forward(last || reproducible_.on(), ranks_.all_have_samples(batch, growth_.batch_size(batch.epoch())));
   {
     const inspect::TraceScope scope("forward");
@@ -196,7 +187,7 @@ void TrainLoop::forward_backward(const data::Batch& batch, int64_t number, Group
     update_.scaled(loss).backward();
   }
   ranks_.after_backward();
-  reproducible_.end_batch(optimized());
+  reproducible_.end_batch();
   if (last && !exchanges_early) mean.exchange();
   check_gradient(batch);
   clock.add_to(phases_.backward);

@@ -141,7 +141,6 @@ class TrainLoop {
   void keep_buffers();
   void put_back_buffers(const at::Tensor& loss);
   void take_gradients();
-  std::vector<at::Tensor> optimized() const;
   int64_t batches_per_step() const;
   NamedTensors optimizer_state() const;
   NamedTensors extra_state(const comm::Group* ranks) const;

@@ -16,9 +16,7 @@
 
 namespace bellows::train {
 
-namespace {
-
-std::vector<at::Tensor> parameters_of(const Update::Optimizers& optimizers) {
+std::vector<at::Tensor> parameters_of(const std::vector<std::shared_ptr<torch::optim::Optimizer>>& optimizers) {
   std::vector<at::Tensor> result;
   for (const auto& optimizer : optimizers) {
     for (const auto& group : optimizer->param_groups()) {
@@ -27,6 +25,8 @@ std::vector<at::Tensor> parameters_of(const Update::Optimizers& optimizers) {
   }
   return result;
 }
+
+namespace {
 
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> result;

@@ -55,6 +55,9 @@ class GroupMean {
   std::optional<comm::Pending> pending_;
 };
 
+/// Returns the parameters in the groups of all optimizers.
+std::vector<at::Tensor> parameters_of(const std::vector<std::shared_ptr<torch::optim::Optimizer>>& optimizers);
+
 /// Updates the weights: divides and clips the gradients, and runs all optimizers. With `on_nan: skip` or loss scaling,
 /// it skips steps with non-finite gradients.
 /// Threads: not thread-safe
