@@ -144,7 +144,7 @@ TEST(ReproducibleRanks, SettingsThatDependOnRanksAreRefused) {
               }),
               HasSubstr("max_grad_norm adds norms of each rank with zero2"));
   EXPECT_THAT(error_of([] { trained_on(reproducible_recipe("ddp"), 3, 1); }),
-              HasSubstr("needs a power of two of ranks that divides 4, got 3 ranks"));
+              HasSubstr("needs a number of ranks that is a power of two and divides 4, got 3 ranks"));
 }
 
 }  // namespace

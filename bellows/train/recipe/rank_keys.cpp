@@ -12,7 +12,8 @@ std::string depends_on_ranks(const Recipe& recipe) {
   if (recipe.batch_size % recipe.reproducible_ranks != 0)
     return c10::str("batch_size = ", recipe.batch_size, " is not a multiple of it");
   if (recipe.sync_batch_norm) return "sync_batch_norm computes statistics over all ranks";
-  if (recipe.compile != "none") return "compile = " + recipe.compile + " compiles programs per number of ranks";
+  if (recipe.compile != "none")
+    return "compile = " + recipe.compile + " compiles other programs for other numbers of ranks";
   if (recipe.batch_size_start > 0) return "batch_size_start changes the batch size";
   if (recipe.bad_samples == "skip") return "bad_samples = skip leaves out samples of some ranks";
   if (recipe.activation_dtype == "int8" || recipe.activation_dtype == "int4")
@@ -20,9 +21,9 @@ std::string depends_on_ranks(const Recipe& recipe) {
   if (recipe.lr_schedule == "plateau" || recipe.early_stopping_patience > 0 || recipe.target_accuracy > 0)
     return "lr_schedule = plateau, early_stopping_patience and target_accuracy follow evaluations, whose sums "
            "depend on the ranks";
-  if (recipe.precision == "fp16") return "precision = fp16 scales the loss per step";
+  if (recipe.precision == "fp16") return "precision = fp16 changes the scale of the loss during training";
   if (recipe.gradient_compression != "none") return "gradient_compression rounds the gradients of each rank";
-  if (recipe.quantize != "none") return "quantize trains ranges per rank";
+  if (recipe.quantize != "none") return "quantize observes ranges on each rank";
   if (recipe.optimizer_in_backward) return "optimizer_in_backward needs the complete gradient in backward";
   if (recipe.gradient_accumulation_dtype != "auto")
     return "gradient_accumulation_dtype adds gradients in another order";

@@ -39,8 +39,9 @@ ReproducibleRanks::ReproducibleRanks(Job& job, const Ranks& ranks)
       threads_before_(at::get_num_threads()) {
   if (!on()) return;
   TORCH_CHECK_VALUE(std::has_single_bit(static_cast<uint64_t>(ranks_)) && parts_ % ranks_ == 0,
-                    "train: reproducible_ranks = ", parts_, " needs a power of two of ranks that divides ", parts_,
-                    ", got ", ranks_, " ranks.");
+                    "train: reproducible_ranks = ", parts_,
+                    " needs a number of ranks that is a power of two and divides ", parts_, ", got ", ranks_,
+                    " ranks.");
   const data::LoaderOptions& options = job.train.loader_options();
   TORCH_CHECK_VALUE(options.batch_size % parts_ == 0, "train: reproducible_ranks = ", parts_,
                     " must divide the batch size, got a batch of ", options.batch_size, ".");
