@@ -105,11 +105,10 @@ TEST(OnednnProductTest, HasTheSameBitsOnOneThread) {
 }
 
 TEST(OnednnProductTest, InBf16RoundsOnce) {
-  if (!has_bf16_primitives()) GTEST_SKIP() << "this processor has no fast bf16 matmuls";
   torch::manual_seed(3);
   const at::Tensor a = torch::randn({6, 17, 24}).to(at::kBFloat16), b = torch::randn({6, 24, 40}).to(at::kBFloat16);
   const Outcome ours = with_onednn([&] { return Tensors{at::bmm(a, b)}; });
-  EXPECT_EQ(ours.report.matmuls, 1) << ours.text;
+  EXPECT_EQ(ours.report.matmuls, has_bf16_primitives() ? 1 : 0) << ours.text;  // libtorch computes it otherwise
   const at::Tensor exact = at::bmm(a.to(at::kDouble), b.to(at::kDouble));
   EXPECT_LE(largest(ours.tensors[0].to(at::kDouble) - exact), largest(exact) / 256);
 }
