@@ -2,6 +2,7 @@
 
 // Includes the component comm: the launcher, process groups and the operations that ranks perform together.
 #include "bellows/comm/collectives.h"
+#include "bellows/comm/elastic/elastic_world.h"
 #include "bellows/comm/group.h"
 #include "bellows/comm/launch/launch_environment.h"
 #include "bellows/comm/launch/launcher.h"

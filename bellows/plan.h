@@ -3,4 +3,6 @@
 // Includes the component plan, which predicts the peak memory of a training step.
 #include "bellows/plan/candidates.h"
 #include "bellows/plan/decision.h"
+#include "bellows/plan/link_bandwidth.h"
 #include "bellows/plan/plan.h"
+#include "bellows/plan/strategy.h"

@@ -78,12 +78,15 @@ constexpr std::pair<const char*, const char*> option_names[] = {{"accept_changes
                                                                 {"format", "--format"},
                                                                 {"keep", "--keep"},
                                                                 {"max_epochs", "--max-epochs"},
+                                                                {"max_restarts", "--max-restarts"},
                                                                 {"min_nodes", "--min-nodes"},
                                                                 {"min_ranks", "--min-ranks"},
                                                                 {"no_authentication", "--no-authentication"},
                                                                 {"nodes", "--nnodes"},
                                                                 {"providers", "--providers"},
+                                                                {"ranks", "--ranks"},
                                                                 {"rendezvous", "--rdzv"},
+                                                                {"replace_lost", "--replace-lost"},
                                                                 {"resize", "--resize"},
                                                                 {"run", "--run"},
                                                                 {"split", "--split"},
@@ -188,6 +191,7 @@ struct Arguments {
   QuantizeArguments quantize;
   ExportArguments export_model;
   DistillArguments distill;
+  ImportArguments import_config;
   SelectArguments select;
   PackArguments pack;
   BenchDataArguments bench_data;
@@ -219,6 +223,7 @@ std::vector<Verb> add_verbs(CLI::App& app, Arguments& all) {
        [&] { return with_plugins(all.export_model.plugins, [&] { return run_export(all.export_model); }); }},
       {add_distill(app, all.distill),
        [&] { return with_plugins(all.distill.plugins, [&] { return run_distill(all.distill); }); }},
+      {add_import(app, all.import_config), [&] { return run_import(all.import_config); }},
       {add_select(app, all.select),
        [&] { return with_plugins(all.select.plugins, [&] { return run_select(all.select); }); }},
       {add_pack(app, all.pack), [&] { return run_pack(all.pack); }},

@@ -50,11 +50,13 @@ Examples:
 inline constexpr const char* plan_footer =
     R"(Predicts the peak memory of a training step by running it on synthetic batches of 2 and 3 samples. The command
 reads no data and never runs a full-size step. The output shows what the peak memory consists of, the predicted effect
-of each technique, and a recommendation. With --fit, the command writes a recipe for `bellows train` to standard output.
+of each technique, and a recommendation. With --ranks, it also compares DDP with the stages of ZeRO. With --fit, the
+command writes a recipe for `bellows train` to standard output.
 
 Examples:
   bellows plan --model bert-base --batch 32 --seq 512
   bellows plan --model resnet50 --batch 64 --memory 8GB --price-per-hour 1.5
+  bellows plan --model bert-base --batch 64 --ranks 4 --memory 4GB --link-gbps 25
   bellows plan --recipe digits.yaml --fit 512MB > fits.yaml
   bellows plan --model gpt2 --batch 8 --html memory.html --json plan.json
 )";
@@ -66,6 +68,20 @@ inference back ends states what to install for those that are missing.
 Examples:
   bellows doctor
   bellows doctor --json
+)";
+
+inline constexpr const char* import_footer =
+    R"(Writes the recipe keys that differ from their defaults to standard output. Settings without a recipe key are
+listed on standard error with the reason and a workaround, and in the JSON. So are keys with the value "auto", which
+the Hugging Face Trainer replaces. The exit code is 0 in these cases, too.
+
+A configuration of DeepSpeed does not contain the model, the data, the number of epochs and the device. Set the recipe
+keys model, data, epochs and device.
+
+Examples:
+  bellows import ds_config.json --ranks 8 --out recipe.yaml
+  bellows import ds_config.json --json
+  bellows train --recipe recipe.yaml --data data/digits --set epochs=3
 )";
 
 inline constexpr const char* select_footer =
@@ -292,7 +308,8 @@ LOCAL_RANK, MASTER_ADDR, MASTER_PORT. In addition, BELLOWS_TOKEN holds the secre
 Each line of output starts with the rank of the process that wrote it.
 
 If a rank fails, the command stops all other ranks within 5 s. With --max-restarts, it then restarts all ranks. If no
-restarts are left, the command exits with the exit code of the first rank that failed.
+restarts are left, the command exits with the exit code of the first rank that failed. With --replace-lost, the other
+ranks continue instead, and a new process takes the place of the failed one.
 
 To start a job on several nodes (machines), run the same command on each node with a different --node-rank. Set
 BELLOWS_TOKEN to the same value on all nodes. If a node is lost, you can start it again, or let the other nodes continue
@@ -301,6 +318,7 @@ without it (--min-nodes). Both require --max-restarts. Node 0 must keep running.
 Examples:
   bellows launch -n 4 -- ./train --epochs 3
   bellows launch -n 2 --max-restarts 3 -- ./train --resume
+  bellows launch -n 4 --max-restarts 9 --replace-lost -- bellows train job.yaml
   bellows launch -n 8 --nnodes 2 --node-rank 1 --rdzv node0:29500 -- ./train
 )";
 

@@ -64,10 +64,20 @@ struct PlanArguments {
   int64_t batch = 0;           ///< if 0, the batch size in the recipe
   int64_t seq = 0, image = 0;  ///< if 0, the usual input size of the model
   int64_t ranks = 1;
+  double link_gbps = 0;           ///< bandwidth between the ranks in Gbit/s; 0 if not set
+  bool measure_link = false;      ///< measure this bandwidth on this machine
   uint64_t memory = 0;            ///< memory of one device in bytes; if 0, the memory of this machine
   uint64_t fit = 0;               ///< bytes that the step must fit into; if 0, do not search for a recipe
   double price = 0, step_ms = 0;  ///< price of one device per hour, and time of a step; each is 0 if not set
   std::string html, trace;        ///< files for the timeline of the predicted step; a file is not written if ""
+  JsonTarget json;
+};
+
+/// Arguments of `bellows import`.
+struct ImportArguments {
+  std::string file;   ///< a configuration of DeepSpeed
+  int64_t ranks = 1;  ///< number of ranks of the training job
+  std::string out;    ///< file for the recipe; if "", standard output
   JsonTarget json;
 };
 
@@ -255,6 +265,7 @@ int run_train(const TrainArguments& arguments);
 int run_recipe_keys(const JsonTarget& target);
 int run_ladder(const LadderArguments& arguments);
 int run_plan(const PlanArguments& arguments);
+int run_import(const ImportArguments& arguments);
 int run_select(const SelectArguments& arguments);
 int run_evaluate(const EvaluateArguments& arguments);
 int run_predict(const PredictArguments& arguments);

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "bellows/core/stats.h"
 #include "bellows/plan/depth_extrapolation.h"
@@ -150,6 +151,68 @@ std::string technique_table(const PlanReport& report) {
   return text + "\n";
 }
 
+/// A long title takes several lines; the numbers are in the last one.
+std::string strategy_row(const train::StrategyRow& row, const train::StrategyChoice& choice) {
+  constexpr size_t title_width = 22;
+  std::string text;
+  const std::vector<std::string> titles = wrap(row.title(), title_width);
+  for (size_t i = 0; i + 1 < titles.size(); ++i) text += "  " + titles[i] + "\n";
+  text += "  " + pad_right(titles.back(), title_width) + pad_left(size_of(row.bytes_per_rank), 11) +
+          pad_left(row.fits ? "yes" : "no", 6) + pad_left(size_of(row.bytes_sent), 13);
+  if (choice.bytes_per_second > 0) text += pad_left(format_seconds(row.exchange_seconds), 12);
+  if (row.compute_seconds > 0) text += pad_left(format_seconds(row.compute_seconds), 12);
+  return text + "\n";
+}
+
+/// DDP and ZeRO. ZeRO-3 with techniques is shown only if the others do not fit.
+std::string strategy_table(const train::StrategyChoice& choice, bool measured_link) {
+  constexpr size_t plain_rows = 4;
+  std::string text =
+      c10::str("Strategies for ", choice.ranks, " ranks with ", size_of(choice.capacity), " of memory each:\n",
+               pad_left("per rank", 35), pad_left("fits", 6), pad_left("sent/step", 13));
+  if (choice.bytes_per_second > 0) text += pad_left("exchange", 12);
+  if (choice.rows.front().compute_seconds > 0) text += pad_left("compute", 12);
+  text += "\n";
+  const size_t shown = choice.chosen && *choice.chosen < plain_rows ? plain_rows : choice.rows.size();
+  for (const auto i : c10::irange(shown)) text += strategy_row(choice.rows[i], choice);
+  for (const train::StrategyRow& row : choice.rows) {
+    if (!row.needs.empty()) text += wrapped(row.title() + " works only with " + row.needs + " in the recipe.");
+  }
+  if (choice.bytes_per_second > 0) {
+    const std::string bandwidth = number("%.3g GB/s", choice.bytes_per_second / 1e9);
+    text += wrapped(measured_link ? c10::str("Each rank sends ", bandwidth, ", measured between ", choice.ranks,
+                                             " ranks on this machine.")
+                                  : "Each rank sends " + bandwidth + ", as set by --link-gbps.");
+  }
+  const std::string title = choice.chosen ? choice.rows[*choice.chosen].title() : "none";
+  return text + wrapped("Strategy: " + title + ". " + choice.reason) + "\n";
+}
+
+nlohmann::ordered_json strategy_json(const train::StrategyChoice& choice, bool measured_link) {
+  using Json = nlohmann::ordered_json;
+  const auto number_or_null = [](double value) { return value > 0 ? Json(value) : Json(nullptr); };
+  Json rows = Json::array();
+  for (const train::StrategyRow& row : choice.rows) {
+    rows.push_back({{"title", row.title()},
+                    {"data_parallel", row.data_parallel},
+                    {"techniques", row.techniques},
+                    {"needs", row.needs},
+                    {"bytes_per_rank", row.bytes_per_rank},
+                    {"fits", row.fits},
+                    {"bytes_sent_per_step", row.bytes_sent},
+                    {"exchange_seconds", number_or_null(row.exchange_seconds)},
+                    {"compute_seconds", number_or_null(row.compute_seconds)}});
+  }
+  Json json = {{"ranks", choice.ranks}, {"memory_bytes_per_rank", choice.capacity}};
+  json["link"] = {{"bytes_per_second", number_or_null(choice.bytes_per_second)}, {"measured", measured_link}};
+  json["choice"] = choice.chosen ? Json(choice.rows[*choice.chosen].title()) : Json(nullptr);
+  json["data_parallel"] = choice.chosen ? Json(choice.rows[*choice.chosen].data_parallel) : Json(nullptr);
+  json["reason"] = choice.reason;
+  json["needed_ranks"] = choice.needed_ranks > 0 ? Json(choice.needed_ranks) : Json(nullptr);
+  json["rows"] = std::move(rows);
+  return json;
+}
+
 double step_cost(const PlanReport& report) {
   return report.price_per_hour / 3600 * report.situation.step_seconds * static_cast<double>(report.plan.ranks);
 }
@@ -190,7 +253,8 @@ std::string verdict(const PlanReport& report) {
 }  // namespace
 
 std::string plan_text(const PlanReport& report) {
-  return heading(report.plan) + anatomy(report.plan) + activations(report.plan) + technique_table(report) +
+  const std::string strategies = report.strategy ? strategy_table(*report.strategy, report.measured_link) : "";
+  return heading(report.plan) + anatomy(report.plan) + activations(report.plan) + technique_table(report) + strategies +
          verdict(report);
 }
 
@@ -226,6 +290,7 @@ std::string plan_json(const PlanReport& report) {
                       {"do", report.decision.to_string()},
                       {"predicted_peak_bytes", report.decision.peak_bytes},
                       {"reasons", report.decision.reasons}};
+  if (report.strategy) json["strategy"] = strategy_json(*report.strategy, report.measured_link);
   json["step_seconds"] = {{"seconds", report.situation.step_seconds}, {"measured", report.measured_step}};
   if (report.price_per_hour > 0)
     json["cost_per_sample"] = step_cost(report) / static_cast<double>(plan.size.batch * plan.ranks);

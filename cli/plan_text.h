@@ -1,8 +1,10 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "bellows/plan/decision.h"
+#include "bellows/plan/strategy.h"
 
 namespace bellows::cli {
 
@@ -12,8 +14,10 @@ struct PlanReport {
   std::vector<train::PredictedTechnique> techniques;
   train::Situation situation;
   train::Decision decision;
-  double price_per_hour = 0;   ///< price of one device per hour; 0 if it is not set
-  bool measured_step = false;  ///< whether the user set the time of a step (--step-ms)
+  std::optional<train::StrategyChoice> strategy;  ///< not set for a single rank
+  double price_per_hour = 0;                      ///< price of one device per hour; 0 if it is not set
+  bool measured_step = false;                     ///< whether the user set the time of a step (--step-ms)
+  bool measured_link = false;                     ///< whether the bandwidth between ranks was measured (--measure-link)
 };
 
 /// Returns the report as text, in lines of at most 80 columns.

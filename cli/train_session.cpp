@@ -29,9 +29,10 @@ using train::Recipe;
 /// ranks, only the first one logs more than warnings.
 class TrainSink final : public LogSink {
  public:
-  explicit TrainSink(bool first) : first_(first) {}
+  /// Params: first – whether this process is the first rank, which may change
+  explicit TrainSink(std::shared_ptr<const std::atomic<bool>> first) : first_(std::move(first)) {}
   void write(LogLevel level, std::string_view message) override {
-    if (first_ || level >= LogLevel::warn) usual_->write(level, message);
+    if (*first_ || level >= LogLevel::warn) usual_->write(level, message);
   }
   void progress(const ProgressState& state) override {
     if (!state.finished) {
@@ -42,7 +43,7 @@ class TrainSink final : public LogSink {
   }
 
  private:
-  const bool first_;
+  const std::shared_ptr<const std::atomic<bool>> first_;
   std::shared_ptr<LogSink> usual_ = make_default_log_sink();
 };
 
@@ -98,14 +99,23 @@ void TrainSession::on_signal(void* self) {
 }
 
 TrainSession::TrainSession(bool saves)
-    : interrupt_(saves ? with_folder : "nothing is saved without --out", &TrainSession::on_signal, this),
-      world_(init()) {
-  several_ranks_ = world_.size() > 1;
-  set_log_sink(std::make_shared<TrainSink>(is_first()));
+    : interrupt_(saves ? with_folder : "nothing is saved without --out", &TrainSession::on_signal, this) {
+  if (comm::ElasticWorld::is_offered()) {
+    elastic_ = std::make_shared<comm::ElasticWorld>();
+  } else {
+    world_.emplace(init());
+  }
+  set_log_sink(std::make_shared<TrainSink>(first_));
+  note_ranks();
+}
+
+void TrainSession::note_ranks() {
+  several_ranks_ = elastic_ || world().size() > 1;
+  *first_ = is_first();
 }
 
 FitResult TrainSession::train(Recipe& recipe, const TrainResume& how) {
-  if (world_.size() > 1 && recipe.device == "cuda") recipe.device = world_.device().str();
+  if (world().size() > 1 && recipe.device == "cuda") recipe.device = world().device().str();
   bool headed = false;
   train::Callbacks callbacks;
   callbacks.on_epoch = [&](const EpochRecord& record) {
@@ -113,8 +123,13 @@ FitResult TrainSession::train(Recipe& recipe, const TrainResume& how) {
     headed = true;
     log_info(epoch_line(record));
   };
+  callbacks.on_ranks = [this](const World&) { note_ranks(); };
   train::Trainer trainer(recipe, std::move(callbacks));
-  trainer.set_process_group(world_);
+  if (elastic_) {
+    trainer.set_elastic_world(elastic_);
+  } else {
+    trainer.set_process_group(world());
+  }
   trainer.resume(how.resume);
   trainer.accept_changes(how.accept_changes);
   const Of while_it_runs(*this, trainer);

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
+#include <optional>
 #include <string>
 
-#include "bellows/comm/world.h"
+#include "bellows/comm/elastic/elastic_world.h"
 #include "bellows/train/trainer.h"
 #include "cli/interrupt.h"
 
@@ -26,20 +28,24 @@ class TrainSession {
   /// Params: recipe – with several ranks, its device becomes the device of this rank
   /// Throws: exceptions of Trainer::fit(); Stopped if a signal arrived before the first step
   train::FitResult train(train::Recipe& recipe, const TrainResume& how);
-  const World& world() const { return world_; }
+  /// The ranks, which may change during train() (bellows launch --replace-lost).
+  const World& world() const { return elastic_ ? elastic_->world() : *world_; }
   /// Returns whether this process reports the results.
-  bool is_first() const { return world_.rank() == 0; }
+  bool is_first() const { return world().rank() == 0; }
   /// Returns the exit code of the command after this training.
   static int exit_code(const train::FitResult& result);
 
  private:
   class Of;  // during its lifetime, signals also stop a trainer
   static void on_signal(void* self);
+  void note_ranks();
 
   std::atomic<train::Trainer*> trainer_ = nullptr;
   std::atomic<bool> several_ranks_ = false;
   const Interrupt interrupt_;
-  const World world_;
+  std::optional<World> world_;  ///< empty if elastic_ is set
+  std::shared_ptr<comm::ElasticWorld> elastic_;
+  const std::shared_ptr<std::atomic<bool>> first_ = std::make_shared<std::atomic<bool>>(true);
 };
 
 /// Prints the result of a training run in one sentence, and its checkpoint. If the run was stopped, also prints

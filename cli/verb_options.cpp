@@ -177,6 +177,13 @@ void add_planned_step(CLI::App* verb, PlanArguments& arguments) {
   verb->add_option("--ranks", arguments.ranks, "Number of devices that share the batch [default: 1]")
       ->type_name("N")
       ->check(count);
+  verb->add_option("--link-gbps", arguments.link_gbps,
+                   "Network bandwidth of each rank in Gbit/s. With this option, the result also states how long the "
+                   "ranks exchange data in each step. Needs --ranks")
+      ->type_name("GBPS")
+      ->check(CLI::Validator(positive_problem, ""));
+  verb->add_flag("--measure-link", arguments.measure_link,
+                 "Measure the bandwidth between ranks on this machine instead, over the loopback interface");
 }
 
 }  // namespace
@@ -204,6 +211,22 @@ CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
       ->type_name("FILE");
   verb->add_option("--trace", arguments.trace,
                    "Write the lifetime of each tensor as a Chrome trace (ui.perfetto.dev) to this file")
+      ->type_name("FILE");
+  add_json(verb, arguments.json);
+  return verb;
+}
+
+CLI::App* add_import(CLI::App& app, ImportArguments& arguments) {
+  CLI::App* verb = app.add_subcommand("import", "Convert a DeepSpeed configuration to a recipe")->footer(import_footer);
+  verb->add_option("FILE", arguments.file, "JSON configuration of DeepSpeed, such as ds_config.json")->required();
+  begin_group(verb, "Job");
+  verb->add_option("--ranks", arguments.ranks,
+                   "Number of ranks (GPUs) that train together. `batch_size` of a recipe counts the samples of all "
+                   "ranks [default: 1]")
+      ->type_name("N")
+      ->check(whole_number(1, 1 << 20));
+  begin_group(verb, "Output");
+  verb->add_option("--out", arguments.out, "Write the recipe to this YAML file [default: standard output]")
       ->type_name("FILE");
   add_json(verb, arguments.json);
   return verb;
@@ -659,6 +682,9 @@ void add_restarts(CLI::App* verb, comm::LaunchOptions& options) {
                    "Maximum number of restarts. After a failure, all ranks are restarted [default: 0]")
       ->type_name("K")
       ->check(whole_number(0, 1000000));
+  verb->add_flag("--replace-lost", options.replace_lost,
+                 "If a rank fails, the other ranks continue, and a new process takes its place, at most K times. For "
+                 "`bellows train` with data_parallel ddp, on one node");
   verb->add_option(
           "--min-ranks", options.min_ranks,
           "After each failure, restart with one rank fewer, but never with fewer than M ranks. Works only on one node. "

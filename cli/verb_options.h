@@ -14,6 +14,7 @@ namespace bellows::cli {
 CLI::App* add_train(CLI::App& app, TrainArguments& arguments);
 CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments);
 CLI::App* add_plan(CLI::App& app, PlanArguments& arguments);
+CLI::App* add_import(CLI::App& app, ImportArguments& arguments);
 CLI::App* add_select(CLI::App& app, SelectArguments& arguments);
 CLI::App* add_quantize(CLI::App& app, QuantizeArguments& arguments);
 CLI::App* add_export(CLI::App& app, ExportArguments& arguments);

@@ -1,9 +1,15 @@
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
+#include <iterator>
+#include <set>
+#include <sstream>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "bellows/comm/collectives.h"
 #include "bellows/comm/group_impl.h"
 #include "bellows/comm/rendezvous/store_impl.h"
 #include "bellows/core/error.h"
@@ -17,13 +23,20 @@ namespace {
 /// connect.
 c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupParts& parts, const c10::intrusive_ptr<c10d::Store>& store) {
   const NoSigpipe threads_of_gloo;  // its threads write to ranks that may have ended
-  auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(parts.timeout_s));
+  const bool own_timeout = parts.connect_timeout_s > 0;
+  auto options =
+      c10d::ProcessGroupGloo::Options::create(milliseconds(own_timeout ? parts.connect_timeout_s : parts.timeout_s));
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   options->devices = {interface && *interface ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
                                               : c10d::ProcessGroupGloo::createDeviceForHostname(parts.address)};
-  auto gloo =
-      c10::make_intrusive<c10d::ProcessGroupGloo>(store, parts.rank, static_cast<int>(parts.ranks.size()), options);
-  gloo->barrier()->wait();
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+  const auto connect = [&] {
+    gloo =
+        c10::make_intrusive<c10d::ProcessGroupGloo>(store, parts.rank, static_cast<int>(parts.ranks.size()), options);
+    gloo->barrier()->wait();
+  };
+  parts.connections ? parts.connections->record(connect) : connect();
+  if (own_timeout) gloo->setTimeout(milliseconds(parts.timeout_s));
   return gloo;
 }
 
@@ -86,6 +99,43 @@ Group duplicate(const Group& group, const std::string& purpose) {
   parts.name += "/" + purpose;
   if (const int before = state.duplicates[purpose]++) parts.name += "#" + std::to_string(before + 1);
   return connect_group(parts, *state.store, state.watchdog, state.traffic);
+}
+
+namespace {
+
+/// Params: ranks – in the world, in ascending order
+Group make_related(Group::State& relative, const std::vector<int>& ranks, const std::string& name) {
+  GroupParts parts = relative;
+  const int own = relative.ranks[static_cast<size_t>(relative.rank)];
+  parts.ranks = ranks;
+  parts.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), own) - ranks.begin());
+  parts.name = c10::str(name, "[", c10::Join(",", ranks), "]");
+  if (const int before = relative.duplicates[parts.name]++) parts.name += "#" + std::to_string(before + 1);
+  return make_group(parts, relative.store.value_or(Store(nullptr)), relative.watchdog);
+}
+
+}  // namespace
+
+Group subgroup(const Group& parent, const std::vector<int>& ranks, const std::string& name) {
+  const std::vector<int>& all = parent.ranks();
+  const int own = all[static_cast<size_t>(parent.rank())];
+  const bool ascending = std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
+  TORCH_CHECK_VALUE(ascending && std::includes(all.begin(), all.end(), ranks.begin(), ranks.end()) &&
+                        std::binary_search(ranks.begin(), ranks.end(), own),
+                    "subgroup ", name, "[", c10::Join(",", ranks), "]: expected distinct ranks of ", parent.name(),
+                    " (size ", parent.size(), ") in ascending order, including this rank (", own, ").");
+  return make_related(*parent.state(), ranks, name);
+}
+
+Group combine(const Group& first, const Group& second, const std::string& purpose) {
+  if (second.size() == 1) return duplicate(first, purpose);
+  if (first.size() == 1) return duplicate(second, purpose);
+  std::set<int> ranks;
+  for (const std::string& bytes : all_gather_strings(c10::Join(" ", first.ranks()), second)) {
+    std::istringstream in(bytes);
+    ranks.insert(std::istream_iterator<int>(in), std::istream_iterator<int>());
+  }
+  return make_related(*first.state(), {ranks.begin(), ranks.end()}, purpose);
 }
 
 std::map<std::string, Traffic> traffic(const Group& group) {

@@ -34,6 +34,17 @@ class Group {
 ///         is returned
 Group duplicate(const Group& group, const std::string& purpose);
 
+/// Creates a group of some ranks of `parent`, which must include this rank. Collective for the ranks of the new group,
+/// which must all pass the same list.
+/// Params: ranks – ranks in the world, in ascending order; name – name of the group for messages
+/// Throws: c10::ValueError if a rank does not belong to `parent`, or if `ranks` is not ascending or does not include this
+///         rank
+Group subgroup(const Group& parent, const std::vector<int>& ranks, const std::string& name);
+
+/// Creates the group of all ranks that belong to `first` on any rank of `second`, such as all ranks of two axes of a
+/// mesh. Collective for the ranks of the new group.
+Group combine(const Group& first, const Group& second, const std::string& purpose);
+
 /// The number of this rank's calls of one kind of collective, and the total size of the tensors in these calls.
 struct Traffic {
   int64_t calls = 0;

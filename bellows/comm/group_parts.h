@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "bellows/comm/connections.h"
 #include "bellows/comm/group.h"
 #include "bellows/comm/rendezvous/store.h"
 #include "bellows/comm/watchdog.h"
@@ -18,6 +19,9 @@ struct GroupParts {
   std::string address;   ///< address of this machine for the sockets of Gloo
   bool nccl = false;     ///< for CUDA tensors, use NCCL in addition to Gloo
   double timeout_s = 0;  ///< timeout of a collective in seconds
+  /// Time in which the ranks must connect; 0: `timeout_s`.
+  double connect_timeout_s = 0;
+  std::shared_ptr<Connections> connections = {};  ///< records the sockets; null: does not
 };
 
 /// Connects the ranks. Collective. A group of one rank needs no connection.

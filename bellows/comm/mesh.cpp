@@ -16,7 +16,7 @@ std::string text_of(const std::vector<MeshAxis>& axes) {
   return text.empty() ? "no axes" : text;
 }
 
-void check_axes(const World& world, const std::vector<MeshAxis>& axes) {
+void check_axes(const Group& all, const std::vector<MeshAxis>& axes) {
   int64_t product = 1;
   for (const MeshAxis& axis : axes) {
     TORCH_CHECK_VALUE(!axis.name.empty() && axis.size > 0,
@@ -26,29 +26,29 @@ void check_axes(const World& world, const std::vector<MeshAxis>& axes) {
         std::count_if(axes.begin(), axes.end(), [&](const MeshAxis& a) { return a.name == axis.name; }) == 1,
         "Mesh: axis \"", axis.name, "\" is listed twice.");
     product *= axis.size;
-    TORCH_CHECK_VALUE(product <= world.size(), "Mesh: ", text_of(axes), " needs more than the ", world.size(),
-                      " ranks of this world.");
+    TORCH_CHECK_VALUE(product <= all.size(), "Mesh: ", text_of(axes), " needs more than ", all.size(), " ranks.");
   }
-  TORCH_CHECK_VALUE(product == world.size(), "Mesh: ", text_of(axes), " is for ", product,
-                    " ranks, but this world has ", world.size(), ". Change an axis, or the number of ranks.");
+  TORCH_CHECK_VALUE(product == all.size(), "Mesh: ", text_of(axes), " is for ", product, " ranks, but there are ",
+                    all.size(), ". Change an axis, or the number of ranks.");
 }
 
 }  // namespace
 
-Mesh::Mesh(const World& world, std::vector<MeshAxis> axes) : axes_(std::move(axes)) {
-  check_axes(world, axes_);
+Mesh::Mesh(const Group& all, std::vector<MeshAxis> axes) : axes_(std::move(axes)) {
+  check_axes(all, axes_);
   coordinates_.resize(axes_.size());
   groups_.reserve(axes_.size());
   std::vector<int> strides(axes_.size(), 1);
   for (size_t i = axes_.size(); i-- > 0;) {
     if (i + 1 < axes_.size()) strides[i] = strides[i + 1] * axes_[i + 1].size;
-    coordinates_[i] = world.rank() / strides[i] % axes_[i].size;
+    coordinates_[i] = all.rank() / strides[i] % axes_[i].size;
   }
   for (size_t i = 0; i < axes_.size(); ++i) {
     std::vector<int> ranks(static_cast<size_t>(axes_[i].size));
     for (int at = 0; at < axes_[i].size; ++at)
-      ranks[static_cast<size_t>(at)] = world.rank() + (at - coordinates_[i]) * strides[i];
-    groups_.push_back(world.subgroup(ranks, axes_[i].name));
+      ranks[static_cast<size_t>(at)] =
+          all.ranks()[static_cast<size_t>(all.rank() + (at - coordinates_[i]) * strides[i])];
+    groups_.push_back(subgroup(all, ranks, axes_[i].name));
   }
 }
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "bellows/comm/world.h"
+#include "bellows/comm/group.h"
 
 namespace bellows::comm {
 
@@ -18,9 +18,10 @@ struct MeshAxis {
 class Mesh {
  public:
   /// Creates the groups. Collective.
-  /// Throws: c10::ValueError if the product of the sizes is not the world size, or if an axis name is empty or used
+  /// Params: ranks – the ranks to arrange, such as a World
+  /// Throws: c10::ValueError if the product of the sizes is not the number of ranks, or if an axis name is empty or used
   ///         twice
-  Mesh(const World& world, std::vector<MeshAxis> axes);
+  Mesh(const Group& ranks, std::vector<MeshAxis> axes);
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
   /// size(), coordinate() and group() throw c10::ValueError if the axis does not exist.

@@ -2,18 +2,15 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <atomic>
-#include <functional>
-#include <map>
 #include <optional>
 
 #include "bellows/comm/group_parts.h"
 #include "bellows/comm/rendezvous/listen.h"
 #include "bellows/comm/rendezvous/rendezvous.h"
+#include "bellows/comm/world_join.h"
 #include "bellows/core/device.h"
 #include "bellows/core/log.h"
-#include "bellows/core/mutex.h"
 
 namespace bellows::comm {
 
@@ -28,8 +25,6 @@ struct World::State {
   std::optional<Store> store;
   std::shared_ptr<Watchdog> watchdog;
   std::optional<Group> all;
-  Mutex mutex;
-  std::map<std::string, int> subgroups BELLOWS_GUARDED_BY(mutex);  ///< number of subgroups by name
 };
 
 namespace {
@@ -55,17 +50,16 @@ std::string store_text(const LaunchEnvironment& place) {
          (place.launcher_has_store ? " (launcher)" : "");
 }
 
-void meet_and_connect(World::State& world, const InitOptions& options) {
-  static std::atomic<int> times{0};  // number of joins; a process may join, leave and join again
+void meet_and_connect(World::State& world, const JoinOptions& options) {
   const LaunchEnvironment& place = world.environment;
-  Meeting meeting = meet(place, times++, options.join_timeout_s);
+  Meeting meeting = meet(place, options.time, options.init.join_timeout_s, options.check);
   world.store = meeting.store;
   world.parts.address = place.store_file.empty() ? address_towards(place.master_address) : "127.0.0.1";
-  world.watchdog = Watchdog::start(meeting.store, place.rank, std::move(meeting.peers), options.warn_after_s);
+  world.watchdog = Watchdog::start(meeting.store, place.rank, std::move(meeting.peers), options.init.warn_after_s);
   world.all = make_group(world.parts, meeting.store, world.watchdog);
 }
 
-void connect_world(World::State& world, const InitOptions& options) {
+void connect_world(World::State& world, const JoinOptions& options) {
   try {
     meet_and_connect(world, options);
   } catch (const c10::DistNetworkError&) {
@@ -113,30 +107,16 @@ const Group& World::group() const {
 }
 
 Group World::subgroup(const std::vector<int>& ranks, const std::string& name) const {
-  const std::string list = name + "[" + c10::Join(",", ranks) + "]";
-  const auto own = std::find(ranks.begin(), ranks.end(), rank());
-  const bool ascending = std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
-  TORCH_CHECK_VALUE(ascending && own != ranks.end() && ranks.front() >= 0 && ranks.back() < size(), "subgroup ", list,
-                    ": expected distinct ranks of a world of ", size(), " in ascending order, including this rank (",
-                    rank(), ").");
-  GroupParts parts = state_->parts;
-  parts.name = list;
-  parts.ranks = ranks;
-  parts.rank = static_cast<int>(own - ranks.begin());
-  {
-    MutexLock lock(state_->mutex);
-    if (const int before = state_->subgroups[list]++) parts.name += "#" + std::to_string(before + 1);
-  }
-  if (ranks.size() == 1) return make_group(parts, Store(nullptr), nullptr);
-  return make_group(parts, *state_->store, state_->watchdog);
+  return comm::subgroup(group(), ranks, name);
 }
 
-World init(const InitOptions& options) {
-  check_options(options);
-  LaunchEnvironment place = read_launch_environment();
+World join_world(LaunchEnvironment place, const JoinOptions& options) {
+  check_options(options.init);
   GroupParts parts{.name = "world", .ranks = first_ranks(place.world_size), .rank = place.rank};
-  parts.nccl = options.backend != Backend::gloo && has_nccl();
-  parts.timeout_s = options.collective_timeout_s;
+  parts.nccl = options.init.backend != Backend::gloo && has_nccl();
+  parts.timeout_s = options.init.collective_timeout_s;
+  parts.connect_timeout_s = options.connect_timeout_s;
+  parts.connections = options.connections;
   // Checks that there are as many GPUs as ranks.
   if (parts.nccl) parse_device("cuda:" + std::to_string(place.local_rank));
   auto state = std::make_shared<World::State>(std::move(place), std::move(parts));
@@ -152,6 +132,11 @@ World init(const InitOptions& options) {
              store_text(environment), ", device ", world.device());
   }
   return world;
+}
+
+World init(const InitOptions& options) {
+  static std::atomic<int> times{0};  // number of joins; a process may join, leave and join again
+  return join_world(read_launch_environment(), {.init = options, .time = times++});
 }
 
 }  // namespace bellows::comm

@@ -17,6 +17,8 @@
 #include "bellows/core/error.h"
 #include "bellows/core/mutex.h"
 #include "bellows/tap/context.h"
+#include "bellows/tap/half_operators.h"
+#include "bellows/tap/weight_casts.h"
 
 namespace bellows::parallel {
 
@@ -79,6 +81,11 @@ void copy_modes(const Model& from, const Model& to) {
   for (size_t i = 0; i < parts.size() && i < modes.size(); ++i) parts[i]->train(modes[i]->is_training());
 }
 
+int64_t bytes_of(const at::Tensor& tensor) {
+  if (!tensor.is_sparse()) return static_cast<int64_t>(tensor.nbytes());
+  return static_cast<int64_t>(tensor._indices().nbytes() + tensor._values().nbytes());
+}
+
 void check_alike(const NamedTensors& expected, const NamedTensors& got, size_t replica) {
   TORCH_CHECK_VALUE(expected.size() == got.size(), "DataParallel: expected replica ", replica, " to have the model's ",
                     expected.size(), " parameters or buffers, got ", got.size(),
@@ -112,11 +119,12 @@ struct DataParallel::State {
   std::vector<Model> replicas;  ///< the first is the model
   std::vector<c10::Device> devices;
   std::unique_ptr<c10::ThreadPool> threads;
+  ReplicaTraffic traffic;
 
   void add_replica(Model copy, size_t index);
-  void refresh(size_t count) const;
-  void run(const std::vector<Part>& parts, const std::function<void(size_t)>& body) const;
-  void sum_gradients() const;
+  void refresh(size_t count);
+  void run(const std::vector<Part>& parts, const std::function<void(size_t)>& body);
+  void sum_gradients();
   void drop_gradients() const;
 };
 
@@ -134,7 +142,7 @@ void DataParallel::State::add_replica(Model copy, size_t index) {
 }
 
 /// Prepares the first `count` replicas: copies the model's weights, buffers and modes.
-void DataParallel::State::refresh(size_t count) const {
+void DataParallel::State::refresh(size_t count) {
   const c10::NoGradGuard no_grad;
   const auto own = replicas[0].parameters();
   const NamedTensors own_buffers = replicas[0].named_buffers();
@@ -144,24 +152,32 @@ void DataParallel::State::refresh(size_t count) const {
       copies[i].set_requires_grad(own[i].requires_grad());
       if (devices[r] != devices[0]) {
         copies[i].copy_(own[i], /*non_blocking=*/true);
+        traffic.weights += bytes_of(own[i]);
       } else if (copies[i].data_ptr() != own[i].data_ptr()) {
         copies[i].set_data(own[i].detach());
       }
     }
     NamedTensors buffers = replicas[r].named_buffers();
-    for (size_t i = 0; i < buffers.size(); ++i) buffers[i].second.copy_(own_buffers[i].second, /*non_blocking=*/true);
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      buffers[i].second.copy_(own_buffers[i].second, /*non_blocking=*/true);
+      traffic.buffers += bytes_of(own_buffers[i].second);
+    }
     copy_modes(replicas[0], replicas[r]);
   }
 }
 
-void DataParallel::State::run(const std::vector<Part>& parts, const std::function<void(size_t)>& body) const {
+void DataParallel::State::run(const std::vector<Part>& parts, const std::function<void(size_t)>& body) {
   refresh(parts.size());
   const tap::Context context = tap::Context::capture();
+  // The context does not contain these parts of an autocast guard.
+  const bool casts_once = tap::WeightCastGuard::active(), fast_half = tap::FastHalfGuard::active();
   std::vector<std::exception_ptr> errors(parts.size());
   for (size_t r = 0; r < parts.size(); ++r) {
     threads->run([&, r] {
       try {
         const tap::ContextGuard guard(context);
+        const tap::WeightCastGuard weight_casts(casts_once);
+        const tap::FastHalfGuard half_operators(fast_half);
         const c10::OptionalDeviceGuard device(devices[r].is_cpu() ? std::nullopt : std::optional(devices[r]));
         body(r);
       } catch (...) {
@@ -178,7 +194,7 @@ void DataParallel::State::run(const std::vector<Part>& parts, const std::functio
 }
 
 /// Adds the replicas' gradients to those of the model, in replica order.
-void DataParallel::State::sum_gradients() const {
+void DataParallel::State::sum_gradients() {
   const c10::NoGradGuard no_grad;
   auto own = replicas[0].parameters();
   for (size_t r = 1; r < replicas.size(); ++r) {
@@ -187,6 +203,7 @@ void DataParallel::State::sum_gradients() const {
       // Reset, so that tied weights are added only once.
       const at::Tensor gradient = std::exchange(copies[i].mutable_grad(), at::Tensor());
       if (!gradient.defined()) continue;
+      traffic.gradients += bytes_of(gradient);
       at::Tensor& sum = own[i].mutable_grad();
       sum = sum.defined() ? sum.add_(gradient.to(sum.device())) : gradient.to(own[i].device());
     }
@@ -221,13 +238,20 @@ DataParallel& DataParallel::operator=(DataParallel&&) noexcept = default;
 
 at::Tensor DataParallel::backward(const std::vector<at::Tensor>& batch, const Loss& loss,
                                   const DataParallelStep& step) {
+  const LossOfPart without_place = [&loss](const Model& replica, const std::vector<at::Tensor>& part,
+                                           const BatchPart&) { return loss(replica, part); };
+  return backward(batch, without_place, step);
+}
+
+at::Tensor DataParallel::backward(const std::vector<at::Tensor>& batch, const LossOfPart& loss,
+                                  const DataParallelStep& step) {
   const std::vector<Part> parts = split_batch(batch, replicas());
   std::vector<at::Tensor> losses(parts.size());
   state_->run(parts, [&](size_t r) {
     std::vector<at::Tensor> part;
     part.reserve(batch.size());
     for (const at::Tensor& tensor : parts[r].tensors) part.push_back(tensor.to(state_->devices[r]));
-    const at::Tensor value = loss(state_->replicas[r], part);
+    const at::Tensor value = loss(state_->replicas[r], part, {.replica = r, .begin = parts[r].begin});
     TORCH_CHECK_VALUE(value.defined() && value.numel() == 1, "expected a loss of one number, got shape ",
                       value.defined() ? c10::str(value.sizes()) : "none", ".");
     const double weight = step.loss_over == LossOver::sum
@@ -257,6 +281,10 @@ at::Tensor DataParallel::forward(const at::Tensor& input) {
 
 size_t DataParallel::replicas() const {
   return state_->replicas.size();
+}
+
+ReplicaTraffic DataParallel::exchanged() const {
+  return state_->traffic;
 }
 
 }  // namespace bellows::parallel

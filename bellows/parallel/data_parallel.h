@@ -22,6 +22,22 @@ struct DataParallelStep {
   at::Tensor gradient = {};
 };
 
+/// A part of a batch.
+/// Params: replica – number of the replica that processes the part
+///         begin   – number of the part's first sample in the batch
+struct BatchPart {
+  size_t replica = 0;
+  int64_t begin = 0;
+};
+
+/// Bytes that the replicas have exchanged with the model. Replicas on the model's device use its weights without a
+/// copy.
+struct ReplicaTraffic {
+  int64_t weights = 0;    ///< weights that were copied to replicas on other devices
+  int64_t buffers = 0;    ///< buffers that were copied to all replicas
+  int64_t gradients = 0;  ///< gradients of the replicas that were added to those of the model
+};
+
 /// Data parallelism within one process. Each replica of the model processes a part of the batch on its own device or
 /// thread. The gradients of all replicas are then added to those of the model. DistributedDataParallel with several
 /// processes is usually faster, but DataParallel needs no launcher.
@@ -34,7 +50,7 @@ struct DataParallelStep {
 /// ```
 /// The model itself is replica 0, so only replica 0's part of the batch updates the model's buffers (running
 /// statistics). Replicas on the model's device share its weights. Replicas on other devices get a copy of the weights
-/// before each step. The replicas' threads use the grad mode, autocast state and taps of the calling thread, but
+/// before each step. The replicas' threads use the grad mode, autocast guard and taps of the calling thread, but
 /// backward runs without autocast. Hooks on the model's parameters see only the gradients of replica 0's part.
 /// Numerics: matches the gradient of the full batch except for the order of sums, provided that a sample's loss does
 ///           not depend on other samples. With batch norm, it does. Results are deterministic, except for random
@@ -46,6 +62,9 @@ struct DataParallelStep {
 class DataParallel {
  public:
   using Loss = std::function<at::Tensor(const Model& replica, const std::vector<at::Tensor>& part)>;
+  /// A loss function that also receives the place of its part in the batch.
+  using LossOfPart =
+      std::function<at::Tensor(const Model& replica, const std::vector<at::Tensor>& tensors, const BatchPart& part)>;
 
   /// Params: make – creates another model with the same parameters and buffers. It is called for each replica except
   ///                the first. The initial weights of the new model are replaced
@@ -66,12 +85,15 @@ class DataParallel {
   ///          on, with the replica and its samples in the message. After an exception, the values of the model's
   ///          gradients are unspecified, so set them to zero
   at::Tensor backward(const std::vector<at::Tensor>& batch, const Loss& loss, const DataParallelStep& step = {});
+  at::Tensor backward(const std::vector<at::Tensor>& batch, const LossOfPart& loss, const DataParallelStep& step = {});
 
   /// Returns the outputs for the full batch, in order, on the model's device, without gradients.
   /// Throws: like backward()
   at::Tensor forward(const at::Tensor& input);
 
   size_t replicas() const;
+  /// Returns the bytes that all calls so far have copied and added.
+  ReplicaTraffic exchanged() const;
 
  private:
   struct State;

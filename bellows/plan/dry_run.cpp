@@ -53,6 +53,7 @@ Recipe for_dry_run(Recipe recipe) {
   recipe.compile = "none";  // compiled steps allocate later, but not more
   recipe.teacher_compile = false;
   recipe.memory_budget = 1;
+  if (recipe.data_parallel == "dp") recipe.data_parallel = "ddp";  // plans one replica
   return recipe;
 }
 

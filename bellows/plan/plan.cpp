@@ -142,7 +142,7 @@ void list_unfitted(MemoryPlan& plan) {
 
 /// Applies the formulas of docs/strategies.md for n ranks to the peak.
 void share_between_ranks(MemoryPlan& plan) {
-  if (plan.ranks == 1 || plan.recipe.data_parallel == "ddp") return;
+  if (plan.ranks == 1 || !plan.recipe.data_parallel.starts_with("zero")) return;
   const auto others = [&](int64_t bytes) { return bytes - bytes / plan.ranks; };
   plan.saved_by_sharding = others(plan.peak.of(TensorKind::optimizer) + plan.peak.of(TensorKind::master));
   if (plan.recipe.data_parallel == "zero1") return;

@@ -115,11 +115,15 @@ void try_features(const Recipe& recipe, const Model& model, int64_t width) {
   }
 }
 
+int64_t output_count(const ResolvedJob& job) {
+  return job.task.classifies_samples() ? job.num_classes() : job.task.outputs;
+}
+
 Model model_for(const ResolvedJob& job) {
   const Recipe& recipe = job.recipe;
   const bool text = job.model.input == models::InputKind::tokens;
   const bool next_tokens = job.task.loss == LossKind::next_token;
-  const int64_t classes = job.task.classifies_samples() ? job.num_classes() : job.task.outputs;
+  const int64_t classes = output_count(job);
   const int64_t width = job.input_width();
   TORCH_CHECK_VALUE(next_tokens || classes > 0,
                     "the number of classes is unknown: num_classes is 0, the dataset declares no classes, and no "
@@ -137,13 +141,29 @@ Model model_for(const ResolvedJob& job) {
   return model;
 }
 
-/// The loss function; adds the teacher's outputs to the data if the recipe caches them.
-LossFn loss_with_teacher(const Model& model, const ResolvedJob& job, const std::optional<Distillation>& distillation,
-                         data::Dataset& train) {
-  if (!distillation) return loss_function(model, job.task);
-  if (job.recipe.teacher_cache.empty()) return distilled_loss_function(model, job.task, *distillation);
-  train = with_teacher_outputs(job, *distillation, train);
-  return cached_loss_function(model, job.task, *distillation);
+/// The loss function; reads the teacher's outputs from the data if the recipe caches them.
+LossFn loss_with_teacher(const Model& model, const Recipe& recipe, const Task& task,
+                         const std::optional<Distillation>& distillation) {
+  if (!distillation) return loss_function(model, task);
+  return recipe.teacher_cache.empty() ? distilled_loss_function(model, task, *distillation)
+                                      : cached_loss_function(model, task, *distillation);
+}
+
+/// The function that creates replicas; empty if the recipe does not need it.
+std::function<Replica()> replica_maker(const ResolvedJob& job, const Model& model,
+                                       std::optional<Distillation> distillation) {
+  if (job.recipe.data_parallel != "dp") return nullptr;
+  // The loss reads the teacher's outputs from the data, so the teacher itself need not stay in memory.
+  if (distillation && !job.recipe.teacher_cache.empty()) distillation->teacher = model;
+  return
+      [recipe = job.recipe, task = job.task, make = job.model.make, outputs = std::max<int64_t>(output_count(job), 1),
+       width = job.input_width(), distillation = std::move(distillation)] {
+        Model replica = make(outputs, width);
+        place_model(recipe, replica);
+        if (const amp::Policy policy = precision_policy(recipe); policy.low_weights)
+          replica = amp::apply(replica, policy).model;
+        return Replica{replica, loss_with_teacher(replica, recipe, task, distillation)};
+      };
 }
 
 }  // namespace
@@ -212,7 +232,8 @@ Job make_job(const ResolvedJob& resolved) {
   }
   auto optimizer = make_optimizer(recipe, model);
   keep_masters(*optimizer, masters);
-  LossFn loss = loss_with_teacher(model, resolved, distillation, train);
+  if (distillation && !recipe.teacher_cache.empty()) train = with_teacher_outputs(resolved, *distillation, train);
+  LossFn loss = loss_with_teacher(model, recipe, resolved.task, distillation);
   return {.recipe = recipe,
           .model = model,
           .optimizers = {std::move(optimizer)},
@@ -221,7 +242,8 @@ Job make_job(const ResolvedJob& resolved) {
           .eval = std::move(eval),
           .note = resolved.split().held_out_note(),
           .task = resolved.task,
-          .input = resolved.model.input};
+          .input = resolved.model.input,
+          .make_replica = replica_maker(resolved, model, distillation)};
 }
 
 }  // namespace bellows::train

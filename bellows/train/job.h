@@ -2,12 +2,14 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "bellows/amp/policy.h"
+#include "bellows/comm/elastic/elastic_world.h"
 #include "bellows/comm/group.h"
 #include "bellows/core/model.h"
 #include "bellows/data/dataset.h"
@@ -16,6 +18,12 @@
 #include "bellows/train/resolved_job.h"
 
 namespace bellows::train {
+
+/// Another model with the architecture of a job's model, and its loss function.
+struct Replica {
+  Model model;
+  LossFn loss;
+};
 
 /// The objects of a training run.
 struct Job {
@@ -29,8 +37,12 @@ struct Job {
   /// The ranks in this training job; empty if there is only this process. Each rank has a job with the same settings
   /// and the complete data, and each batch is divided among the ranks.
   std::optional<comm::Group> ranks{};
+  /// Set if ranks can be lost and replaced; `ranks` is then the group of its world.
+  std::shared_ptr<comm::ElasticWorld> elastic{};
   Task task{};  ///< used for evaluation
   models::InputKind input = models::InputKind::image;
+  /// Creates a replica of `model`, on its device and with any weights. Only `data_parallel: dp` needs this function.
+  std::function<Replica()> make_replica{};
 };
 
 /// Creates a job from a recipe:

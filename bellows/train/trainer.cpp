@@ -13,11 +13,13 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/core/progress.h"
+#include "bellows/core/seed.h"
 #include "bellows/data/fingerprint.h"
 #include "bellows/optim/state/state.h"
 #include "bellows/system/file.h"
 #include "bellows/system/stop.h"
 #include "bellows/train/data/data_assembly.h"
+#include "bellows/train/run/rank_changes.h"
 #include "bellows/train/run/resume_check.h"
 #include "bellows/train/run/run_folder.h"
 #include "bellows/train/run/run_log.h"
@@ -88,6 +90,17 @@ class FitRun {
   bool done() const;
   bool stopped();
   bool is_first();
+  void open_folder();
+  void join_run();
+  void open_log(int64_t last_step);
+  void save_last();
+  void start_elastic(Job job);
+  void run_elastic();
+  bool lost_rank(const std::exception& error);
+  int64_t progress() const;
+  void rejoin();
+  void keep_for_rejoin();
+  void seed_for_world();
   void say_unused_keys();
   void say_cut_texts();
   void warn_about_other_weights();
@@ -108,8 +121,18 @@ class FitRun {
   std::vector<double> numbers() const;
   void restore_numbers(const std::vector<double>& values);
 
-  TrainLoop loop_;
-  const Recipe& recipe_;
+  const Recipe recipe_;
+  const std::shared_ptr<comm::ElasticWorld> elastic_;
+  /// What outlives the loop while the ranks join another world.
+  struct Kept {
+    int64_t progress;
+    checkpoint::State state;
+    Job job;
+  };
+  std::optional<Kept> kept_;
+  Newest joined_;        ///< from the ranks that this process joined
+  bool saving_ = false;  ///< the last checkpoint may be incomplete
+  std::optional<TrainLoop> loop_;
   const Callbacks& callbacks_;
   const std::atomic<bool>& stop_;
   std::optional<RunFolder> folder_;
@@ -131,61 +154,82 @@ class FitRun {
 };
 
 FitRun::FitRun(Job job, const Callbacks& callbacks, const std::atomic<bool>& stop)
-    : loop_(std::move(job)), recipe_(loop_.job().recipe), callbacks_(callbacks), stop_(stop) {
+    : recipe_(job.recipe), elastic_(job.elastic), callbacks_(callbacks), stop_(stop) {
+  elastic_ ? start_elastic(std::move(job)) : void(loop_.emplace(std::move(job)));
   const bool needs_evaluation = recipe_.target_accuracy > 0 || recipe_.eval_steps > 0 ||
                                 recipe_.early_stopping_patience > 0 || recipe_.save_top_k > 0 ||
                                 recipe_.lr_schedule == "plateau";
-  TORCH_CHECK_VALUE(!needs_evaluation || loop_.job().eval,
+  TORCH_CHECK_VALUE(!needs_evaluation || loop_->job().eval,
                     "fit: target_accuracy, eval_steps, early_stopping_patience, save_top_k and lr_schedule plateau "
                     "need held-out data. Set eval_split or eval_data.");
-  TORCH_CHECK_VALUE(recipe_.target_accuracy == 0 || loop_.job().task.has_accuracy(),
+  TORCH_CHECK_VALUE(recipe_.target_accuracy == 0 || loop_->job().task.has_accuracy(),
                     "fit: target_accuracy needs a task with an accuracy, got loss = ", recipe_.loss, ".");
   check_folder_keys(recipe_);
-  if (!recipe_.run_folder.empty()) folder_.emplace(recipe_, loop_.ranks().group());
+  if (!folder_) open_folder();
+}
+
+void FitRun::open_folder() {
+  if (!recipe_.run_folder.empty()) folder_.emplace(recipe_, loop_->ranks().group());
 }
 
 void FitRun::begin(bool resume, bool accept_changes) {
-  if (is_first() && loop_.ranks().size() > 1) log_info(loop_.ranks().describe());
-  const std::string activations = loop_.activations().describe();
-  if (is_first() && !activations.empty()) log_info(activations);
+  if (is_first() && loop_->ranks().size() > 1) log_info(loop_->ranks().describe());
+  for (const std::string& words : {loop_->replicas().describe(), loop_->activations().describe()}) {
+    if (is_first() && !words.empty()) log_info(words);
+  }
   say_unused_keys();
   if (!folder_) {
     TORCH_CHECK_VALUE(!resume, "fit: the run cannot resume, because the recipe has no run_folder.");
+    if (joined_.state) join_run();
     return;
   }
-  const DataPrints* const compared = loop_.ranks().data_prints();
-  const DataPrints prints = compared ? *compared : data_prints(loop_.job());
+  const DataPrints* const compared = loop_->ranks().data_prints();
+  const DataPrints prints = compared ? *compared : data_prints(loop_->job());
   record_ = this_run(recipe_, prints.train);
-  record_.facts["ranks"] = std::to_string(loop_.ranks().size());
-  if (loop_.job().eval) record_.facts["eval_data"] = prints.eval;
+  record_.facts["ranks"] = std::to_string(loop_->ranks().size());
+  if (loop_->job().eval) record_.facts["eval_data"] = prints.eval;
   const size_t existing = folder_->count();
   TORCH_CHECK_VALUE(
-      resume || existing == 0, "fit: ", folder_->path(), " contains ", existing,
+      resume || joined_.state || existing == 0, "fit: ", folder_->path(), " contains ", existing,
       " checkpoints of an earlier run. Resume that run, remove the checkpoints, or choose another run_folder.");
-  if (const auto newest = folder_->newest()) {
+  if (joined_.state) {
+    join_run();
+  } else if (const auto newest = folder_->newest()) {
     if (is_first()) check_resume(*newest, record_, accept_changes);  // the environment was recorded on rank 0's machine
     restore(*newest, accept_changes);
+    saved_step_ = newest->step;
     result_.checkpoint = folder_->path_of(newest->step);
     log_info("resume: continuing from step ", newest->step, " (epoch ", newest->epoch + 1, ", batch ", newest->batch,
              ") in ", folder_->path(), ".");
   } else if (resume) {
     log_info("resume: no checkpoint in ", folder_->path(), ". Training starts from the beginning.");
   }
-  trace_.emplace(recipe_.trace_steps, folder_->path(), loop_.ranks().group());
+  trace_.emplace(recipe_.trace_steps, folder_->path(), loop_->ranks().group());
   if (!is_first()) return;
-  log_.emplace(recipe_.log, folder_->path(), saved_step_);
+  open_log(saved_step_);
   write_text_file(folder_->path() + "/recipe.yaml", recipe_.to_yaml());  // after the last check that may throw
   write_text_file(folder_->path() + "/run.json", to_json(record_));
   if (saved_step_ < 0) log_->text("recipe", "```yaml\n" + recipe_.to_yaml() + "```", 0);
 }
 
+/// Continues from the state of ranks that were already training.
+void FitRun::join_run() {
+  restore(*joined_.state, false);
+  seed_for_world();
+  if (joined_.save && folder_) save();
+}
+
+void FitRun::open_log(int64_t last_step) {
+  log_.emplace(recipe_.log, folder_->path(), last_step);
+}
+
 /// Keys whose values have no effect in this run.
 void FitRun::say_unused_keys() {
   if (!is_first()) return;
-  if (!recipe_.metrics.empty() && !loop_.job().eval)
+  if (!recipe_.metrics.empty() && !loop_->job().eval)
     log_warn("train: metrics = ", recipe_.metrics,
              " has no effect, because there is no held-out data. Set eval_split or eval_data.");
-  const int64_t steps = loop_.total_steps();
+  const int64_t steps = loop_->total_steps();
   if (recipe_.quantize != "none" && recipe_.quantize_start_step >= steps)
     log_warn("train: quantize = ", recipe_.quantize,
              " has no effect, because quantize_start_step = ", recipe_.quantize_start_step, ", but the run has only ",
@@ -197,12 +241,12 @@ void FitRun::say_unused_keys() {
 }
 
 bool FitRun::is_first() {
-  return loop_.ranks().rank() == 0;
+  return loop_->ranks().rank() == 0;
 }
 
 // With several ranks, all end after the same step if one of them was asked to stop.
 bool FitRun::stopped() {
-  return loop_.ranks().size() > 1 ? loop_.stop() : stop_.load();
+  return loop_->ranks().size() > 1 ? loop_->stop() : stop_.load();
 }
 
 bool FitRun::done() const {
@@ -211,59 +255,163 @@ bool FitRun::done() const {
 
 void FitRun::run_epochs() {
   while (!done() && !stopped()) {
-    if (loop_.epoch() == epoch_) train_epoch();
-    if (loop_.epoch() > epoch_ && !stopped() && !done()) finish_epoch();
+    if (loop_->rejoin()) {
+      if (folder_) folder_->wait();
+      rejoin();
+    }
+    if (loop_->epoch() == epoch_) train_epoch();
+    if (loop_->epoch() > epoch_ && !stopped() && !done() && !loop_->rejoin()) finish_epoch();
   }
+}
+
+void FitRun::save_last() {
+  if (folder_ && saved_step_ != loop_->step_count()) save();
+  if (folder_) folder_->wait();
+  saving_ = false;
+}
+
+/// Creates the loop, also if ranks are lost meanwhile.
+void FitRun::start_elastic(Job job) {
+  check_replaceable_ranks(recipe_);
+  for (;;) {
+    try {
+      joined_ = newest_state(*job.ranks, -1, false, {});
+      loop_.emplace(job);
+      return open_folder();
+    } catch (const std::exception& error) {
+      if (!lost_rank(error)) throw;
+      elastic_->leave();
+      folder_.reset();
+      loop_.reset();
+      elastic_->rejoin();
+      job.ranks = elastic_->world().group();
+    }
+  }
+}
+
+/// Runs to the end, also if ranks are lost.
+void FitRun::run_elastic() {
+  for (bool lost = false;; lost = true) {
+    try {
+      if (lost) rejoin();
+      run_epochs();
+      return save_last();
+    } catch (const std::exception& error) {
+      if (!lost_rank(error)) throw;
+    }
+  }
+}
+
+/// Returns whether the launcher has announced the loss of a rank, which is then the cause of the error.
+bool FitRun::lost_rank(const std::exception& error) {
+  const bool own = dynamic_cast<const Stopped*>(&error) || dynamic_cast<const c10::ValueError*>(&error);
+  if (own || !elastic_->lost_rank()) return false;
+  const int64_t step = kept_ ? kept_->state.step : loop_ ? loop_->step_count() : -1;
+  log_warn("A rank was lost. ", step >= 0 ? c10::str("The other ranks repeat step ", step + 1, ". ") : "",
+           user_message(error));
+  return true;
+}
+
+/// How far this rank is: the step, and then whether it has evaluated and finished the epoch.
+int64_t FitRun::progress() const {
+  return 4 * loop_->step_count() + (loop_->epoch() == epoch_ ? 2 : 0) +
+         (evaluated_step_ == loop_->step_count() ? 1 : 0);
+}
+
+/// Continues with the ranks of the next world. After an exception, it can be called again.
+void FitRun::rejoin() {
+  if (!kept_) keep_for_rejoin();
+  elastic_->leave();  // ends collectives in the background, so that they do not delay the destructors
+  folder_.reset();
+  loop_.reset();
+  elastic_->rejoin();
+  kept_->job.ranks = elastic_->world().group();
+  const Newest newest = newest_state(*kept_->job.ranks, kept_->progress, saving_, [this] { return kept_->state; });
+  if (newest.state) {
+    kept_->state = *newest.state;
+    kept_->progress = newest.progress;
+  }
+  loop_.emplace(kept_->job);
+  open_folder();
+  restore(kept_->state, false);
+  if (newest.state) seed_for_world();
+  kept_.reset();
+  record_.facts["ranks"] = std::to_string(loop_->ranks().size());
+  if (callbacks_.on_ranks) callbacks_.on_ranks(elastic_->world());
+  if (is_first() && folder_ && !log_) open_log(loop_->step_count());
+  if (is_first())
+    log_info(loop_->ranks().size() > 1 ? loop_->ranks().describe() : "1 rank", ", from step ", loop_->step_count() + 1);
+  if (newest.save && folder_) save();
+}
+
+/// Copies the state, because a rank that joins may overwrite the model before all ranks have agreed.
+void FitRun::keep_for_rejoin() {
+  loop_->undo_step();
+  const std::vector<double> losses = loop_->take_losses();
+  losses_.insert(losses_.end(), losses.begin(), losses.end());
+  checkpoint::State state = loop_->state();
+  const NamedTensors extra = notes().extra;
+  state.extra.insert(state.extra.end(), extra.begin(), extra.end());
+  for (NamedTensors* section : {&state.model, &state.optimizer, &state.extra}) {
+    for (auto& [name, tensor] : *section) tensor = tensor.detach().clone();
+  }
+  const int64_t done = progress();
+  kept_.emplace(Kept{.progress = done, .state = std::move(state), .job = loop_->take_job()});
+}
+
+/// New generators for a rank whose state came from another rank.
+void FitRun::seed_for_world() {
+  const auto seed = static_cast<uint64_t>(recipe_.seed), generation = static_cast<uint64_t>(elastic_->generation());
+  seed_everything(mix_seed(seed, generation, static_cast<uint64_t>(loop_->ranks().rank())));
 }
 
 FitResult FitRun::go() {
   try {
-    run_epochs();
+    elastic_ ? run_elastic() : run_epochs();
   } catch (const Stopped&) {  // while waiting for data
-    if (!stopped() || !loop_.between_steps() || loop_.ranks().size() > 1) throw;
+    if (!stopped() || !loop_->between_steps() || loop_->ranks().size() > 1) throw;
   }
   result_.stopped = stopped() && !done();
   if (result_.stopped && !stop_) log_warn("stopped, because another rank received a stop signal.");
-  if (folder_ && saved_step_ != loop_.step_count()) save();
-  if (folder_) folder_->wait();
+  save_last();
   save_sample_stats();
-  result_.steps = loop_.step_count();
-  result_.skipped_steps = loop_.skipped_steps();
+  result_.steps = loop_->step_count();
+  result_.skipped_steps = loop_->skipped_steps();
   if (evaluated_step_ >= 0) result_.evaluation = last_evaluation_;
   if (log_ && done()) {
     NamedValues values{{"accuracy", last_evaluation_.accuracy}, {"loss", last_evaluation_.loss}};
     if (std::isnan(last_evaluation_.accuracy)) values.erase(values.begin());
     values.insert(values.end(), last_evaluation_.metrics.begin(), last_evaluation_.metrics.end());
-    log_->hyperparameters(recipe_, values, loop_.step_count());
+    log_->hyperparameters(recipe_, values, loop_->step_count());
   }
-  loop_.ranks().gather_parameters();  // they stay complete when the ranks' optimizers are gone
+  loop_->ranks().gather_parameters();  // they stay complete when the ranks' optimizers are gone
   return std::move(result_);
 }
 
 void FitRun::save_sample_stats() {
-  if (!folder_ || !loop_.sample_stats()) return;
+  if (!folder_ || !loop_->sample_stats()) return;
   // The ids and the fingerprint refer to the complete dataset.
-  const data::Dataset& train = loop_.job().train;
+  const data::Dataset& train = loop_->job().train;
   const bool whole = train.size() == train.source()->id_bound();
-  const std::string source = whole                       ? record_.data
-                             : !recipe_.subset.empty()   ? data::load_subset(recipe_.subset).source
-                             : !loop_.job().note.empty() ? data::fingerprint(resolve(recipe_).split().whole)
-                                                         : "";
-  loop_.sample_stats()->save(folder_->path() + "/sample_stats.safetensors", source);
+  const std::string source = whole                        ? record_.data
+                             : !recipe_.subset.empty()    ? data::load_subset(recipe_.subset).source
+                             : !loop_->job().note.empty() ? data::fingerprint(resolve(recipe_).split().whole)
+                                                          : "";
+  loop_->sample_stats()->save(folder_->path() + "/sample_stats.safetensors", source);
 }
 
 void FitRun::train_epoch() {
-  const int64_t left = loop_.job().train.size() - loop_.batch() * loop_.batch_size();
+  const int64_t left = loop_->job().train.size() - loop_->batch() * loop_->batch_size();
   std::optional<Progress> progress;
   if (is_first()) progress.emplace(c10::str("epoch ", epoch_ + 1, "/", recipe_.epochs), left, "samples");
-  while (loop_.epoch() == epoch_ && !stopped() && !done()) {
+  while (loop_->epoch() == epoch_ && !stopped() && !done() && !loop_->rejoin()) {
     take_step();
     char detail[48];
-    std::snprintf(detail, sizeof detail, "loss %.4f, waits %.0f %% for data", recent_loss_, 100 * loop_.wait_share());
-    if (progress) progress->advance(loop_.last_batch_size(), detail);
-    const bool at_end = loop_.epoch() != epoch_;
-    if (recipe_.eval_steps > 0 && !at_end && loop_.step_count() % recipe_.eval_steps == 0) evaluate();
-    if (folder_ && recipe_.save_steps > 0 && loop_.step_count() % recipe_.save_steps == 0) save();
+    std::snprintf(detail, sizeof detail, "loss %.4f, waits %.0f %% for data", recent_loss_, 100 * loop_->wait_share());
+    if (progress) progress->advance(loop_->last_batch_size(), detail);
+    const bool at_end = loop_->epoch() != epoch_;
+    if (recipe_.eval_steps > 0 && !at_end && loop_->step_count() % recipe_.eval_steps == 0) evaluate();
+    if (folder_ && recipe_.save_steps > 0 && loop_->step_count() % recipe_.save_steps == 0) save();
   }
 }
 
@@ -271,24 +419,24 @@ void FitRun::take_step() {
   const auto begin = Clock::now();
   if (trace_) {
     const bool traced = trace_->active();
-    trace_->before(loop_.step_count() + 1);
-    if (trace_->active() && !traced) loop_.trace_loader(trace_->loader_writer());
+    trace_->before(loop_->step_count() + 1);
+    if (trace_->active() && !traced) loop_->trace_loader(trace_->loader_writer());
   }
-  if (!loop_.step(stop_)) return;  // the rest of the epoch was not usable
+  if (!loop_->step(stop_)) return;  // the rest of the epoch was not usable
   if (trace_ && trace_->active()) {
-    trace_->after(loop_.step_count());
-    if (!trace_->active()) loop_.trace_loader(nullptr);
+    trace_->after(loop_->step_count());
+    if (!trace_->active()) loop_->trace_loader(nullptr);
   }
-  const bool at_end = loop_.epoch() != epoch_;
-  if (at_end || loop_.step_count() % recipe_.logging_steps == 0) read_losses();
+  const bool at_end = loop_->epoch() != epoch_;
+  if (at_end || loop_->step_count() % recipe_.logging_steps == 0) read_losses();
   const double seconds = seconds_since(begin);
   epoch_seconds_ += seconds;
   result_.train_seconds += seconds;
-  if (callbacks_.on_step) callbacks_.on_step(loop_);
+  if (callbacks_.on_step) callbacks_.on_step(*loop_);
 }
 
 void FitRun::read_losses() {
-  const std::vector<double> fresh = loop_.take_losses();
+  const std::vector<double> fresh = loop_->take_losses();
   if (fresh.empty()) return;
   losses_.insert(losses_.end(), fresh.begin(), fresh.end());
   recent_loss_ = mean_of(fresh);
@@ -297,31 +445,31 @@ void FitRun::read_losses() {
 
 void FitRun::log_step() {
   // The callback may use the model, and is called on rank 0 only.
-  const bool gathers = callbacks_.on_log && loop_.ranks().shards_parameters();
-  if (gathers) loop_.ranks().gather_parameters();
+  const bool gathers = callbacks_.on_log && loop_->ranks().shards_parameters();
+  if (gathers) loop_->ranks().gather_parameters();
   write_step();
-  if (gathers) loop_.ranks().release_parameters();
+  if (gathers) loop_->ranks().release_parameters();
 }
 
 void FitRun::write_step() {
   if (!log_ || !*log_) return;
-  NamedValues values = {{"loss", recent_loss_}, {"lr", optim::get_lr(*loop_.job().optimizers.front())}};
-  if (loop_.last_grad_norm().defined()) values.emplace_back("grad_norm", loop_.last_grad_norm().item<double>());
-  log_->step(loop_.step_count(), values);
-  if (callbacks_.on_log) callbacks_.on_log(*log_, loop_);
+  NamedValues values = {{"loss", recent_loss_}, {"lr", optim::get_lr(*loop_->job().optimizers.front())}};
+  if (loop_->last_grad_norm().defined()) values.emplace_back("grad_norm", loop_->last_grad_norm().item<double>());
+  log_->step(loop_->step_count(), values);
+  if (callbacks_.on_log) callbacks_.on_log(*log_, *loop_);
 }
 
 void FitRun::evaluate() {
-  if (evaluated_step_ == loop_.step_count()) return;
+  if (evaluated_step_ == loop_->step_count()) return;
   read_losses();
-  last_evaluation_ = loop_.evaluate();
-  evaluated_step_ = loop_.step_count();
+  last_evaluation_ = loop_->evaluate();
+  evaluated_step_ = loop_->step_count();
   epoch_eval_seconds_ += last_evaluation_.seconds;
   note(last_evaluation_);
   log_evaluation();
   if (callbacks_.on_evaluation) callbacks_.on_evaluation(evaluated_step_, last_evaluation_);
   if (folder_ && recipe_.save_top_k > 0)
-    folder_->save_best(loop_, notes(),
+    folder_->save_best(*loop_, notes(),
                        std::isnan(last_evaluation_.accuracy) ? -last_evaluation_.loss : last_evaluation_.accuracy);
 }
 
@@ -348,12 +496,12 @@ void FitRun::note(const Evaluation& evaluation) {
 void FitRun::say_cut_texts() {
   if (said_cut_texts_ || !is_first()) return;
   said_cut_texts_ = true;
-  if (const std::string note = cut_texts_note(loop_.job().train); !note.empty()) log_info(note);
+  if (const std::string note = cut_texts_note(loop_->job().train); !note.empty()) log_info(note);
 }
 
 void FitRun::warn_about_other_weights() {
   if (recipe_.compile == "none" || said_other_weights_) return;
-  const std::vector<int> ranks = loop_.ranks().ranks_with_other_weights();  // the same list on all ranks
+  const std::vector<int> ranks = loop_->ranks().ranks_with_other_weights();  // the same list on all ranks
   said_other_weights_ = !ranks.empty();
   if (ranks.empty() || !is_first()) return;
   log_warn("The weights of rank ", c10::Join(", ", ranks),
@@ -366,11 +514,11 @@ void FitRun::finish_epoch() {
   warn_about_other_weights();
   read_losses();
   EpochRecord record{.epoch = epoch_,
-                     .steps = loop_.step_count(),
+                     .steps = loop_->step_count(),
                      .train_loss = mean_of(losses_),
-                     .train_accuracy = loop_.take_accuracy(),
+                     .train_accuracy = loop_->take_accuracy(),
                      .train_seconds = epoch_seconds_};
-  if (loop_.job().eval) {
+  if (loop_->job().eval) {
     evaluate();
     record.eval_loss = last_evaluation_.loss;
     record.eval_accuracy = last_evaluation_.accuracy;
@@ -383,9 +531,9 @@ void FitRun::finish_epoch() {
   epoch_seconds_ = epoch_eval_seconds_ = 0;
   if (log_) log_->epoch(record);
   const bool histograms = recipe_.log.find("tensorboard") != std::string::npos && !recipe_.run_folder.empty();
-  if (histograms) loop_.ranks().gather_parameters();  // rank 0 reads them
-  if (log_) log_->histograms(loop_.job().model, record.steps);
-  if (histograms) loop_.ranks().release_parameters();
+  if (histograms) loop_->ranks().gather_parameters();  // rank 0 reads them
+  if (log_) log_->histograms(loop_->job().model, record.steps);
+  if (histograms) loop_->ranks().release_parameters();
   if (folder_ && (recipe_.save_steps == 0 || done())) save();
   if (callbacks_.on_epoch) callbacks_.on_epoch(record);
 }
@@ -393,8 +541,10 @@ void FitRun::finish_epoch() {
 void FitRun::save() {
   read_losses();  // throws before a state with NaN replaces a good checkpoint
   if (log_) log_->flush();
-  folder_->save(loop_, notes());
-  saved_step_ = loop_.step_count();
+  saving_ = true;
+  folder_->save(*loop_, notes());
+  saving_ = recipe_.async_checkpoints;
+  saved_step_ = loop_->step_count();
   result_.checkpoint = folder_->path_of(saved_step_);
   if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(result_.checkpoint);
 }
@@ -435,7 +585,7 @@ void FitRun::restore_numbers(const std::vector<double>& values) {
 
 RunFolder::Notes FitRun::notes() const {
   std::vector<double> history;
-  const size_t metrics = loop_.job().task.metrics.size();
+  const size_t metrics = loop_->job().task.metrics.size();
   for (const EpochRecord& record : result_.history) append(history, record, metrics);
   return {.extra = {{"history", to_tensor(history).view({-1, record_members + static_cast<int64_t>(metrics)})},
                     {"epoch_losses", to_tensor(losses_)},
@@ -444,12 +594,13 @@ RunFolder::Notes FitRun::notes() const {
 }
 
 void FitRun::restore(const checkpoint::State& state, bool own_options) {
-  loop_.restore(state, own_options);
+  loop_->restore(state, own_options);
+  result_.history.clear();
   for (const auto& [name, tensor] : state.extra) {
     if (name == "epoch_losses") losses_ = to_vector(tensor);
     if (name == "progress") restore_numbers(to_vector(tensor));
     if (name == "history") {
-      const std::vector<std::string>& metrics = loop_.job().task.metrics;
+      const std::vector<std::string>& metrics = loop_->job().task.metrics;
       const auto record_width = record_members + static_cast<int64_t>(metrics.size());
       TORCH_CHECK_VALUE(tensor.dim() == 2 && (tensor.size(0) == 0 || tensor.size(1) == record_width),
                         "resume: the history in the checkpoint has shape ", tensor.sizes(), ", expected [epochs, ",
@@ -459,7 +610,6 @@ void FitRun::restore(const checkpoint::State& state, bool own_options) {
         result_.history.push_back(record_of(rows.data() + i, metrics));
     }
   }
-  saved_step_ = state.step;
 }
 
 }  // namespace
@@ -469,7 +619,9 @@ Trainer::Trainer(Recipe recipe, Callbacks callbacks) : recipe_(std::move(recipe)
 }
 
 FitResult Trainer::fit() {
-  Job job = make_job(recipe_);
+  Recipe recipe = recipe_;
+  if (recipe.batch_size_per_rank > 0) recipe.batch_size = recipe.batch_size_per_rank * (ranks_ ? ranks_->size() : 1);
+  Job job = make_job(recipe);
   if (!job.note.empty()) log_info(job.note);
   return fit(std::move(job));
 }
@@ -491,6 +643,10 @@ FitResult Trainer::fit(Job job) {
     ~Reset() { stop = in_steps = false; }
   } reset{stop_, in_steps_};
   if (ranks_) job.ranks = ranks_;
+  if (elastic_) {
+    job.elastic = elastic_;
+    job.ranks = elastic_->world().group();
+  }
   FitRun run(std::move(job), callbacks_, stop_);
   run.begin(resume_, accept_changes_);
   in_steps_ = true;

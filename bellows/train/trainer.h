@@ -51,6 +51,8 @@ struct Callbacks {
   /// Called when saving a checkpoint starts. Unless the recipe turns this off, the checkpoint is written in the
   /// background.
   std::function<void(const std::string& path)> on_checkpoint;
+  /// Called when the ranks have changed because one was lost or replaced (set_elastic_world()).
+  std::function<void(const comm::World& world)> on_ranks;
 };
 
 /// Trains a model. fit() also evaluates the model, shows progress, and writes logs and checkpoints. It can resume a
@@ -86,6 +88,11 @@ class Trainer {
   /// Trains on several ranks (comm/world.h). Each rank must make the same calls. The ranks divide each batch and shard
   /// the state according to `data_parallel`. All ranks write each checkpoint together. Rank 0 writes logs and progress.
   void set_process_group(comm::Group ranks) { ranks_ = std::move(ranks); }
+  /// Like set_process_group(), but the run continues when ranks are lost (`bellows launch --replace-lost`). The other
+  /// ranks repeat the step of the loss, whose samples are divided among them. A new rank gets the state of the run from
+  /// them. Each step therefore uses all samples of its batch exactly once.
+  /// Throws: fit() throws c10::ValueError if the recipe does not support it, for example because of its data_parallel
+  void set_elastic_world(std::shared_ptr<comm::ElasticWorld> world) { elastic_ = std::move(world); }
 
   /// Computes loss, accuracy and metrics of the model.
   /// Params: task – by default, one class per sample in `batch["label"]`
@@ -103,6 +110,7 @@ class Trainer {
   Recipe recipe_;
   Callbacks callbacks_;
   std::optional<comm::Group> ranks_;
+  std::shared_ptr<comm::ElasticWorld> elastic_;
   bool resume_ = false, accept_changes_ = false;
   std::atomic<bool> stop_ = false, in_steps_ = false;
   static_assert(std::atomic<bool>::is_always_lock_free);

@@ -3,6 +3,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/stats.h"
+#include "bellows/plan/link_bandwidth.h"
 #include "bellows/system/file.h"
 #include "bellows/train/resolved_job.h"
 #include "cli/options.h"
@@ -27,6 +28,25 @@ Recipe planned_recipe(const PlanArguments& arguments) {
                               arguments.ranks, " ranks. Choose a multiple of ", arguments.ranks, "."));
   }
   return recipe;
+}
+
+/// Throws: UsageError if the options for the link between ranks do not fit together
+void check_link(const PlanArguments& arguments) {
+  const bool given = arguments.link_gbps > 0, measured = arguments.measure_link;
+  if ((given || measured) && arguments.ranks == 1)
+    throw UsageError(c10::str("plan: ", given ? "--link-gbps" : "--measure-link",
+                              " is about the link between several ranks. Pass --ranks, too."));
+  if (given && measured)
+    throw UsageError("plan: --link-gbps and --measure-link both set the bandwidth. Pass one of them.");
+  if (measured && arguments.ranks > train::most_measured_ranks)
+    throw UsageError(c10::str("plan: --measure-link supports at most ", train::most_measured_ranks, " ranks, got ",
+                              arguments.ranks, ". Use --link-gbps."));
+}
+
+/// Bytes per second between ranks; 0 if unknown.
+double link_of(const PlanArguments& arguments) {
+  if (arguments.measure_link) return train::measure_link(static_cast<int>(arguments.ranks));
+  return arguments.link_gbps * 1e9 / 8;
 }
 
 /// The length of a sample: --image for models that read images, otherwise --seq.
@@ -83,7 +103,12 @@ PlanReport report_on(const PlanArguments& arguments, train::MemoryPlan plan) {
   report.measured_step = arguments.step_ms > 0;
   report.price_per_hour = arguments.price;
   report.techniques = train::predict_techniques(report.plan, std::max<int64_t>(2, arguments.ranks));
+  const double link = link_of(arguments);
+  if (link > 0) report.situation.bandwidth = link;
+  report.measured_link = arguments.measure_link;
   report.decision = train::decide(report.plan, report.situation);
+  if (arguments.ranks > 1)
+    report.strategy = train::choose_strategy(report.plan, report.situation, arguments.ranks, link);
   return report;
 }
 
@@ -104,6 +129,7 @@ void write_plan_files(const PlanArguments& arguments, const PlanReport& report) 
 int run_plan(const PlanArguments& arguments) {
   if (arguments.fit > 0 && arguments.json == "-")
     throw UsageError("plan: with --fit, standard output is the recipe. Pass a file to --json.");
+  check_link(arguments);
   const Recipe recipe = planned_recipe(arguments);
   const int64_t length = length_of(arguments, recipe);
   for (const std::string& file : {arguments.json, arguments.html, arguments.trace}) check_output_file(file);

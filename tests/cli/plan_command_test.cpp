@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
 #include "cli/terminal.h"
 #include "failure.h"
@@ -89,6 +90,52 @@ TEST(PlanCommand, FitGivesARecipeThatTrainTakes) {
   EXPECT_THAT(tight.out, AnyOf(HasSubstr("but stores the moments with a relative error of about"),
                                HasSubstr("# The optimizer is different: tune lr")));
   expect_plan_failure({"--model", "digits_resnet", "--fit", "10.5KB"}, 1, "no recipe fits into 10.5 KiB");
+}
+
+TEST(PlanCommand, ComparesStrategiesForSeveralRanks) {
+  const Scratch folder;
+  const auto planned = [&](const std::string& memory, std::vector<std::string> link) {
+    std::vector<std::string> arguments = {
+        "plan",  "--model",         "bert-20m", "--batch", "8",      "--seq",          "64", "--ranks", "2",
+        "--set", "optimizer=adamw", "--memory", memory,    "--json", folder / "p.json"};
+    arguments.insert(arguments.end(), link.begin(), link.end());
+    const Outcome outcome = run_bellows(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    std::istringstream lines(outcome.out);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 80u) << line;
+    return std::pair(outcome.out, nlohmann::json::parse(whole_file(folder / "p.json"))["strategy"]);
+  };
+  const auto [text, strategy] = planned("16GB", {"--link-gbps", "8"});
+  EXPECT_THAT(text, AllOf(HasSubstr("Strategies for 2 ranks with 16.0 GiB of memory each:"), HasSubstr("exchange"),
+                          HasSubstr("as set by --link-gbps"), HasSubstr("Strategy: DDP. DDP needs")));
+  EXPECT_EQ(strategy["data_parallel"], "ddp");
+  EXPECT_EQ(strategy["link"]["bytes_per_second"], 1e9);
+  EXPECT_FALSE(strategy["link"]["measured"].get<bool>());
+  ASSERT_GE(strategy["rows"].size(), 4u);
+  for (const auto& row : strategy["rows"]) {
+    EXPECT_TRUE(row["fits"].get<bool>()) << row;
+    EXPECT_NEAR(row["exchange_seconds"].get<double>(), row["bytes_sent_per_step"].get<double>() / 1e9, 1e-9) << row;
+  }
+  const auto [no_text, no_strategy] = planned("1MB", {});
+  EXPECT_THAT(no_text, AllOf(HasSubstr("Strategy: none."), ::testing::Not(HasSubstr("exchange")), HasSubstr("ZeRO-3")));
+  EXPECT_TRUE(no_strategy["choice"].is_null());
+  EXPECT_TRUE(no_strategy["needed_ranks"].is_null());
+  EXPECT_TRUE(no_strategy["rows"][0]["exchange_seconds"].is_null());
+}
+
+TEST(PlanCommand, MeasuresTheLinkBetweenRanks) {
+  const Outcome measured =
+      run_bellows({"plan", "--model", "mlp", "--batch", "8", "--ranks", "2", "--measure-link", "--json"});
+  ASSERT_EQ(measured.exit_code, 0) << measured.err;
+  const auto link = nlohmann::json::parse(measured.out)["strategy"]["link"];
+  EXPECT_TRUE(link["measured"].get<bool>());
+  EXPECT_GT(link["bytes_per_second"].get<double>(), 0);
+  const Outcome single = run_bellows({"plan", "--model", "mlp", "--batch", "8", "--json"});
+  EXPECT_FALSE(nlohmann::json::parse(single.out).contains("strategy")) << "one rank has no strategies";
+  expect_plan_failure({"--model", "mlp", "--measure-link"}, 2, "Pass --ranks, too");
+  expect_plan_failure({"--model", "mlp", "--ranks", "2", "--measure-link", "--link-gbps", "10"}, 2, "Pass one of them");
+  expect_plan_failure({"--model", "mlp", "--ranks", "32", "--measure-link"}, 2, "at most 16 ranks, got 32");
+  expect_plan_failure({"--model", "mlp", "--ranks", "2", "--link-gbps", "0"}, 2, "a number above 0");
 }
 
 TEST(PlanCommand, WhatCannotBePlannedIsSaid) {

@@ -10,7 +10,9 @@
 #include <thread>
 
 #include "bellows/amp/autocast.h"
+#include "bellows/tap/half_operators.h"
 #include "bellows/tap/observer.h"
+#include "bellows/tap/weight_casts.h"
 #include "tests/parallel/ddp_models.h"
 #include "tests/support/errors.h"
 
@@ -203,6 +205,56 @@ TEST(DataParallel, AutocastAndTapsHoldOnTheReplicasThreads) {
   EXPECT_GE(threads->forward.size(), 1u);
   EXPECT_FALSE(threads->forward.contains(std::this_thread::get_id()));
   EXPECT_EQ(threads->backward, threads->forward);  // each replica's backward runs beside the others'
+}
+
+TEST(DataParallel, AutocastInFp16HoldsOnTheReplicasThreads) {
+  const Model model = small_net();
+  DataParallel dp = replicas_of(model, 3);
+  std::atomic<int> half = 0, casts_once = 0, fast_half = 0;
+  const amp::AutocastGuard guard(at::kCPU, at::kHalf);
+  dp.backward(samples(30), [&](const Model& replica, const std::vector<at::Tensor>& part) {
+    const at::Tensor output = replica(part[0].to(at::kFloat));
+    half += output.scalar_type() == at::kHalf;
+    casts_once += tap::WeightCastGuard::active();
+    fast_half += tap::FastHalfGuard::active();
+    return at::mse_loss(output.to(at::kDouble), part[1]);
+  });
+  EXPECT_EQ(half, 3);
+  EXPECT_EQ(casts_once, 3);
+  EXPECT_EQ(fast_half, 3);
+}
+
+TEST(DataParallel, ALossThatAsksGetsThePlaceOfItsPart) {
+  const Model whole = small_net(), model = small_net();
+  DataParallel dp = replicas_of(model, 3);
+  mean_loss(whole, samples(31)).backward();
+  std::vector<int64_t> begins(3, -1);
+  dp.backward(samples(31), [&](const Model& replica, const std::vector<at::Tensor>& part, const BatchPart& place) {
+    begins[place.replica] = place.begin;
+    EXPECT_TRUE(part[0][0].equal(samples(31)[0][place.begin]));
+    return mean_loss(replica, part);
+  });
+  EXPECT_EQ(begins, (std::vector<int64_t>{0, 11, 21}));
+  expect_same_gradients(gradients_of(model), gradients_of(whole));
+}
+
+// 40 parameters of 8 bytes have a gradient, one of them under two names. The weights are shared; the buffer has 8 bytes.
+TEST(DataParallel, CountsTheBytesThatItExchanges) {
+  const Model model = small_net();
+  DataParallel dp = replicas_of(model, 3);
+  EXPECT_EQ(dp.exchanged().gradients + dp.exchanged().buffers + dp.exchanged().weights, 0);
+  for (int step = 0; step < 2; ++step) dp.backward(samples(30), mean_loss);
+  EXPECT_EQ(dp.exchanged().gradients, 2 * (3 - 1) * 40 * 8);
+  EXPECT_EQ(dp.exchanged().buffers, 2 * (3 - 1) * 8);
+  EXPECT_EQ(dp.exchanged().weights, 0);
+  dp.backward(samples(2), mean_loss);  // the third replica is idle
+  EXPECT_EQ(dp.exchanged().gradients, (2 * (3 - 1) + 1) * 40 * 8);
+  dp.forward(samples(30)[0]);
+  EXPECT_EQ(dp.exchanged().gradients, (2 * (3 - 1) + 1) * 40 * 8);
+
+  DataParallel alone(model, nullptr, {at::kCPU});
+  alone.backward(samples(30), mean_loss);
+  EXPECT_EQ(alone.exchanged().gradients + alone.exchanged().buffers, 0);
 }
 
 TEST(DataParallel, WhatAReplicaThrowsHasItsName) {

@@ -80,7 +80,7 @@ TEST(ZeroMisuse, MemoryOfTwoParametersIsRefused) {
   const at::Tensor whole = at::zeros({4});
   const std::pair<std::string, at::Tensor> a{"a", whole.narrow(0, 0, 3)}, b{"b", whole.narrow(0, 2, 2)};
   for (const NamedTensors& parameters : {NamedTensors{a, b}, NamedTensors{b, a}}) {
-    EXPECT_THAT(message_of([&] { lay_out(parameters, alone(), {.bucket_bytes = 1 << 20}); }),
+    EXPECT_THAT(message_of([&] { lay_out(parameters, {}, {alone()}, {.bucket_bytes = 1 << 20}); }),
                 HasSubstr("\"a\" and \"b\" share memory"));
   }
 }

@@ -5,7 +5,7 @@
 
 #include "bellows/optim/state/state.h"
 #include "bellows/recompute/activation_checkpoint.h"
-#include "tests/parallel/zero_support.h"
+#include "tests/parallel/zero_blocks.h"
 #include "tests/support/errors.h"
 
 // ZeRO-3: which parameters are in memory, what may be done with them, and how they are saved.
@@ -13,91 +13,6 @@ namespace bellows::parallel::testing::zero {
 namespace {
 
 using ::testing::HasSubstr;
-
-bool is_gathered(const at::Tensor& parameter) {
-  const auto& memory =
-      parameter.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
-  return memory.get() != nullptr;
-}
-
-/// Blocks of two layers each, of which every other tensor belongs to the root.
-struct Blocks final : torch::nn::Module {
-  explicit Blocks(int64_t count, int64_t width = 8) {
-    first = register_module("first", torch::nn::Linear(width, width));
-    blocks = register_module("blocks", torch::nn::ModuleList());
-    for (int64_t i = 0; i < count; ++i) {
-      blocks->push_back(
-          torch::nn::Sequential(torch::nn::Linear(width, width), torch::nn::Tanh(), torch::nn::Linear(width, width)));
-    }
-    last = register_module("last", torch::nn::Linear(width, 3));
-    to(at::kDouble);
-    const c10::NoGradGuard no_grad;
-    double seed = 0;  // ranks share the random generators
-    for (const at::Tensor& parameter : parameters()) parameter.copy_(made_up(parameter.sizes(), at::kDouble, ++seed));
-  }
-  at::Tensor forward(at::Tensor x) {
-    x = first(x);
-    for (const auto& block : *blocks) {
-      x = x + block->as<torch::nn::Sequential>()->forward(x);
-      most_gathered = std::max(most_gathered, gathered());
-    }
-    return last(x);
-  }
-  int64_t gathered() {
-    int64_t count = 0;
-    for (const at::Tensor& parameter : parameters()) count += is_gathered(parameter) ? parameter.numel() : 0;
-    return count;
-  }
-  torch::nn::Linear first = nullptr, last = nullptr;
-  torch::nn::ModuleList blocks = nullptr;
-  int64_t most_gathered = 0;
-};
-
-struct ShardedBlocks {
-  std::shared_ptr<Blocks> net;
-  Model model;
-  std::shared_ptr<ShardedOptimizer> optimizer;
-
-  explicit ShardedBlocks(const comm::Group& group, ShardOptions options = {}, int64_t count = 6)
-      : net(std::make_shared<Blocks>(count)), model(Model::of(net)) {
-    options.stage = 3;
-    if (options.units.empty()) options.units = {"blocks.*"};
-    optimizer = zero_optimizer(sgd()(net->parameters()), model, group, options);
-  }
-};
-
-at::Tensor rows(int64_t step, int64_t rank, int64_t ranks) {
-  return made_up({12, 8}, at::kDouble, static_cast<double>(step)).chunk(ranks)[rank];
-}
-
-at::Tensor loss_of(Blocks& net, int64_t step, const comm::Group& group) {
-  return net.forward(rows(step, group.rank(), group.size())).square().mean();
-}
-
-void train(ShardedBlocks& sharded, int64_t steps, const comm::Group& group) {
-  for (int64_t step = 0; step < steps; ++step) {
-    sharded.optimizer->zero_grad();
-    loss_of(*sharded.net, step, group).backward();
-    sharded.optimizer->step();
-  }
-}
-
-std::vector<at::Tensor> values_of(const Blocks& net) {
-  std::vector<at::Tensor> values;
-  for (const at::Tensor& parameter : net.parameters()) values.push_back(parameter.detach().clone());
-  return values;
-}
-
-std::vector<at::Tensor> blocks_alone(int64_t steps, int64_t count = 6) {
-  const auto net = std::make_shared<Blocks>(count);
-  const OptimizerPtr optimizer = sgd()(net->parameters());
-  for (int64_t step = 0; step < steps; ++step) {
-    optimizer->zero_grad();
-    net->forward(rows(step, 0, 1)).square().mean().backward();
-    optimizer->step();
-  }
-  return values_of(*net);
-}
 
 TEST(ZeroParameters, TwoBlocksAreInMemory) {
   run_ranks(2, [](const comm::Group& group) {
@@ -177,7 +92,7 @@ TEST(ZeroParameters, ModelsAreSavedAndLoadedInParts) {
   run_ranks(3, [&](const comm::Group& group) {
     ShardedBlocks sharded(group);
     train(sharded, 2, group);
-    const NamedTensors whole = comm::gather(sharded.optimizer->parameter_shards(), group);
+    const NamedTensors whole = comm::gather(parts_of(sharded), group);
     const std::vector<at::Tensor> values = values_of(*sharded.net);
     if (group.rank() != 0) return;
     saved = whole;
@@ -185,7 +100,7 @@ TEST(ZeroParameters, ModelsAreSavedAndLoadedInParts) {
   });
   run_ranks(2, [&](const comm::Group& group) {
     ShardedBlocks sharded(group);
-    for (const auto& [name, local, spec] : sharded.optimizer->parameter_shards()) {
+    for (const auto& [name, local, spec] : parts_of(sharded)) {
       for (const auto& [saved_name, tensor] : saved) {
         if (name == saved_name) at::Tensor(local).copy_(comm::part_of(tensor, spec));
       }
@@ -228,8 +143,7 @@ TEST(ZeroParameters, AreUsedInLowPrecisionAndUpdatedInFull) {
     EXPECT_EQ(sharded.net->first->weight.scalar_type(), at::kFloat);
     sharded.optimizer->with_full_parameters([] {});  // does not round the shards
     std::map<std::string, at::Tensor> masters;
-    for (const auto& [name, tensor] : comm::gather(sharded.optimizer->parameter_shards(), group))
-      masters[name] = tensor;
+    for (const auto& [name, tensor] : comm::gather(parts_of(sharded), group)) masters[name] = tensor;
     size_t i = 0;
     for (const auto& [name, parameter] : sharded.model.named_parameters()) {
       ASSERT_EQ(masters.at(name).scalar_type(), at::kDouble);

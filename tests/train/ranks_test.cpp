@@ -125,7 +125,7 @@ TEST(TrainRanks, AccumulateClipAndAverageAsOneProcessDoes) {
     recipe.data_parallel = how;
     recipe.gradient_accumulation_steps = 3;
     recipe.max_grad_norm = 0.05;
-    recipe.ema_decay = recipe.data_parallel == "zero3" ? 0 : 0.9;  // averages complete weights
+    recipe.ema_decay = 0.9;
     recipe.on_nan = "skip";
     expect_ranks_train_alike(recipe, 2);
   }
@@ -370,10 +370,86 @@ TEST(TrainRanks, CompressionThatWouldNotHappenIsRefused) {
   recipe.data_parallel = "zero2";
   recipe.gradient_compression = "int8";
   EXPECT_THAT(error_of([&] { recipe.validate(); }), HasSubstr("int8 works only with data_parallel ddp and zero1"));
-  recipe.gradient_compression = "none";
+}
+
+TEST(TrainRanks, MeshesGiveWhatOneProcessGives) {
+  for (const char* how : {"zero1", "zero2", "zero3"}) {
+    SCOPED_TRACE(how);
+    Recipe recipe = ranks_recipe();
+    recipe.data_parallel = how;
+    recipe.mesh = "data: 2, shard: 2";
+    recipe.max_grad_norm = 0.05;
+    recipe.shard_state_over_all = recipe.data_parallel != "zero1";
+    expect_ranks_train_alike(recipe, 4);
+  }
+  Recipe recipe = ranks_recipe();
+  recipe.data_parallel = "zero2";
+  recipe.mesh = "data: 3";
+  recipe.gradient_accumulation_steps = 2;
+  expect_ranks_train_alike(recipe, 3);
+  EXPECT_THAT(error_of([&] { expect_ranks_train_alike(recipe, 2); }),
+              HasSubstr("data 3 × shard 1 needs more than 2 ranks"));
+}
+
+TEST(TrainRanks, ARunWithAnAverageGoesOnWithAnotherMesh) {
+  const TemporaryFolder folder;
+  Recipe recipe = ranks_recipe();
   recipe.data_parallel = "zero3";
   recipe.ema_decay = 0.9;
-  EXPECT_THAT(error_of([&] { recipe.validate(); }), HasSubstr("ema_decay averages complete weights"));
+  recipe.epochs = 3;
+  const FitResult whole = fit_on(recipe, 1, -1, false);
+  recipe.run_folder = folder.path();
+  recipe.mesh = "{data: 2, shard: 2}";
+  recipe.shard_state_over_all = true;
+  ASSERT_TRUE(fit_on(recipe, 4, 5, false).stopped);
+  recipe.mesh = "shard: 3";
+  ASSERT_TRUE(fit_on(recipe, 3, 12, true).stopped);
+  recipe.mesh = "";
+  recipe.shard_state_over_all = false;
+  const FitResult last = fit_on(recipe, 2, -1, true);
+  ASSERT_EQ(last.history.size(), whole.history.size());
+  for (size_t i = 0; i < whole.history.size(); ++i) {
+    EXPECT_NEAR(last.history[i].train_loss, whole.history[i].train_loss, 1e-9);
+    EXPECT_NEAR(last.history[i].eval_loss, whole.history[i].eval_loss, 1e-9);
+  }
+}
+
+TEST(TrainRanks, MeshesAreReadAndChecked) {
+  const Recipe recipe = Recipe::parse("data_parallel: zero3\nmesh: {shard: 4, data: 2}\n");
+  EXPECT_THAT(recipe.to_yaml(), HasSubstr("mesh: {data: 2, shard: 4}\n"));
+  EXPECT_EQ(Recipe::parse(recipe.to_yaml()).to_yaml(), recipe.to_yaml());
+  const auto message = [](const std::string& text) { return error_of([&] { Recipe::parse(text); }); };
+  EXPECT_THAT(message("mesh: {data: 2}"), HasSubstr("works only with data_parallel zero1, zero2 and zero3, got ddp"));
+  EXPECT_THAT(message("data_parallel: zero1\nmesh: {shards: 2}"),
+              HasSubstr("no axis is called \"shards\". The axes are data and shard. Did you mean \"shard\"?"));
+  EXPECT_THAT(message("data_parallel: zero1\nmesh: {shard: 0}"), HasSubstr("expected axes with sizes above 0"));
+  EXPECT_THAT(message("data_parallel: zero1\nmesh: \"shard: 2, shard: 2\""), HasSubstr("occurs twice"));
+  EXPECT_THAT(message("data_parallel: zero2\nshard_state_over_all: true"), HasSubstr("works only with a mesh"));
+  EXPECT_THAT(message("data_parallel: zero2\nshard_frozen: true"), HasSubstr("works only with data_parallel zero3"));
+}
+
+TEST(TrainRanks, TheBatchMayBeSetForEachRank) {
+  Recipe recipe = ranks_recipe();
+  recipe.batch_size_per_rank = 5;
+  std::vector<Job> jobs = ranks_jobs(recipe, 2);  // with batches of 10
+  run_ranks(2, [&](const comm::Group& group) {
+    Job& job = jobs[static_cast<size_t>(group.rank())];
+    job.ranks = group;
+    TrainLoop(std::move(job)).run_steps(1);
+  });
+  EXPECT_THAT(
+      error_of([&] { TrainLoop(ranks_job(recipe)); }),
+      HasSubstr("batch_size_per_rank = 5 needs batches of 5 samples with 1 rank, but the data has batches of 10"));
+  const TemporaryFolder folder;
+  Recipe whole;
+  whole.model = "mlp";
+  whole.data = digits_folder() + "/train-000.tar";
+  whole.image_size = 8;
+  whole.epochs = 1;
+  whole.batch_size_per_rank = 64;
+  whole.run_folder = folder.path();
+  Trainer(whole).fit();
+  EXPECT_THAT(read_bytes(folder / "recipe.yaml"), HasSubstr("batch_size: 64\n"));
 }
 
 }  // namespace bellows::train

@@ -139,6 +139,7 @@ void read_torchrun(const Variables& variables, LaunchEnvironment& place) {
   }
   place.job = find(variables, "TORCHELASTIC_RUN_ID").value_or("");
   place.restart_count = number_of(variables, "TORCHELASTIC_RESTART_COUNT", 0, 0);
+  if (find(variables, "BELLOWS_MEMBER")) place.member = number_of(variables, "BELLOWS_MEMBER", 0);
   place.launcher_has_store = find(variables, "TORCHELASTIC_USE_AGENT_STORE") == "True";
 }
 

@@ -20,6 +20,7 @@ struct LaunchEnvironment {
   int master_port = 0;
   bool launcher_has_store = false;  ///< whether the launcher serves the store; if not, rank 0 serves it
   int restart_count = 0;            ///< number of times that all ranks were restarted
+  int member = -1;                  ///< ID of this process if the launcher replaces lost ranks (ElasticWorld)
   std::string job;                  ///< JOB.STEP of SLURM, or the job ID of torchrun; empty if there is none
   std::string token;                ///< BELLOWS_TOKEN, the secret of the job; empty if there is none
   /// BELLOWS_STORE=file:///…: a file that all ranks can access, used instead of a port.

@@ -12,6 +12,7 @@
 #include <memory>
 #include <thread>
 
+#include "bellows/comm/elastic/member_list.h"
 #include "bellows/comm/launch/launch_environment.h"
 #include "bellows/comm/launch/nodes.h"
 #include "bellows/comm/launch/rank_process.h"
@@ -72,14 +73,32 @@ void check_open_files(int ranks) {
 /// Runs the ranks of this node from start to end.
 class Round {
  public:
-  Round(int number, int ranks, const Signals& signals, Guard& guard, Nodes& nodes, const OutputLine& on_line)
-      : number_(number), ranks_(ranks), signals_(signals), guard_(guard), nodes_(nodes), on_line_(on_line) {}
+  Round(const LaunchOptions& options, std::string token, int number, int ranks, const Signals& signals, Guard& guard,
+        Nodes& nodes, const OutputLine& on_line)
+      : options_(options),
+        token_(std::move(token)),
+        number_(number),
+        ranks_(ranks),
+        signals_(signals),
+        guard_(guard),
+        nodes_(nodes),
+        on_line_(on_line) {
+    if (options.replace_lost) members_.emplace(nodes.store_of_ranks(), ranks);
+  }
 
   /// Returns the first failure on any node, or nothing.
-  std::optional<Failure> run(const std::vector<std::string>& command, const std::string& token, int max_restarts);
+  std::optional<Failure> run();
+  /// Number of processes that took the place of lost ones.
+  int replaced() const { return replaced_; }
 
  private:
-  void start(const std::vector<std::string>& command, const std::string& token, int max_restarts);
+  struct Slot {
+    std::unique_ptr<RankProcess> process;
+    int id;  ///< of the process in members_
+  };
+  void start(size_t slot, int id);
+  bool replace(Slot& slot);
+  void end_new_processes();
   bool running() const;
   void wait_for_events();
   void pass_on_signals();
@@ -90,12 +109,17 @@ class Round {
   void note(const Failure& failure);
   void wait_for_other_nodes();
 
+  const LaunchOptions& options_;
+  const std::string token_;
   const int number_, ranks_;
   const Signals& signals_;
   Guard& guard_;
   Nodes& nodes_;
   const OutputLine& on_line_;
-  std::vector<std::unique_ptr<RankProcess>> processes_;
+  std::vector<Slot> slots_;
+  std::optional<MemberList> members_;  ///< if lost ranks are replaced
+  int replaced_ = 0;
+  bool finished_ = false;  ///< a rank has ended without an error
   std::optional<Failure> failure_;
   std::optional<WaitReport> ending_;            ///< since the ranks should end
   std::optional<Clock::time_point> first_end_;  ///< when the first rank failed, or ended after a stop request
@@ -103,7 +127,7 @@ class Round {
 };
 
 std::vector<std::string> rank_environment(Variables variables, int local_rank, int ranks, int round, int max_restarts,
-                                          const Nodes& nodes, const std::string& token) {
+                                          const Nodes& nodes, const std::string& token, std::optional<int> member) {
   const int rank = nodes.first_rank() + local_rank;
   variables["RANK"] = variables["ROLE_RANK"] = std::to_string(rank);
   variables["WORLD_SIZE"] = variables["ROLE_WORLD_SIZE"] = std::to_string(nodes.world_size());
@@ -116,6 +140,7 @@ std::vector<std::string> rank_environment(Variables variables, int local_rank, i
   variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   variables["BELLOWS_TOKEN"] = token;
   variables["BELLOWS_LAUNCHER"] = "bellows launch";
+  if (member) variables["BELLOWS_MEMBER"] = std::to_string(*member);
   variables.erase("BELLOWS_STORE");  // the launcher serves a store
   std::vector<std::string> environment;
   environment.reserve(variables.size());
@@ -123,30 +148,53 @@ std::vector<std::string> rank_environment(Variables variables, int local_rank, i
   return environment;
 }
 
-void Round::start(const std::vector<std::string>& command, const std::string& token, int max_restarts) {
+void Round::start(size_t slot, int id) {
   Variables shared = environment_variables();
   if (shared["OMP_NUM_THREADS"].empty())
     shared["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(this_machine().usable_threads() / ranks_, 1));
-  processes_.reserve(static_cast<size_t>(ranks_));
-  for (int local = 0; local < ranks_; ++local) {
-    processes_.push_back(std::make_unique<RankProcess>(
-        nodes_.first_rank() + local, command,
-        rank_environment(shared, local, ranks_, number_, max_restarts, nodes_, token), signals_));
-    guard_.add(processes_.back()->pid());
+  const int local = static_cast<int>(slot);
+  slots_.resize(std::max(slots_.size(), slot + 1));
+  slots_[slot] = {
+      std::make_unique<RankProcess>(nodes_.first_rank() + local, options_.command,
+                                    rank_environment(shared, local, ranks_, number_, options_.max_restarts, nodes_,
+                                                     token_, members_ ? std::optional(id) : std::nullopt),
+                                    signals_),
+      id};
+  guard_.add(slots_[slot].process->pid());
+}
+
+/// Starts a new process in the place of one that failed. Returns false if the job cannot continue.
+bool Round::replace(Slot& slot) {
+  const bool member = members_->contains(slot.id);
+  if (stop_ || failure_ || finished_ || ended_as_asked(*slot.process) || replaced_ >= options_.max_restarts)
+    return false;
+  if (members_->size() == (member ? 1 : 0)) return false;
+  members_->remove(slot.id);
+  log_warn("launch: rank ", slot.process->rank(), " ", slot.process->how(), ". The other ranks continue, and a new ",
+           "process takes its place (", ++replaced_, " of at most ", options_.max_restarts, ").");
+  start(static_cast<size_t>(&slot - slots_.data()), members_->add());
+  return true;
+}
+
+/// When the ranks have finished, processes that were about to join have nothing left to do.
+void Round::end_new_processes() {
+  if (!finished_) return;
+  for (const Slot& slot : slots_) {
+    if (!members_->contains(slot.id)) slot.process->send(SIGKILL);
   }
 }
 
 bool Round::running() const {
-  return std::any_of(processes_.begin(), processes_.end(), [](const auto& process) { return process->running(); });
+  return std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.process->running(); });
 }
 
 void Round::wait_for_events() {
   std::vector<pollfd> events = {{signals_.fd(), POLLIN, 0}};
-  for (const auto& process : processes_) {
-    for (const int output : process->outputs()) events.push_back({output, POLLIN, 0});
+  for (const Slot& slot : slots_) {
+    for (const int output : slot.process->outputs()) events.push_back({output, POLLIN, 0});
   }
   poll(events.data(), events.size(), 100);
-  for (const auto& process : processes_) process->read_output(on_line_);
+  for (const Slot& slot : slots_) slot.process->read_output(on_line_);
 }
 
 void Round::pass_on_signals() {
@@ -162,7 +210,7 @@ void Round::pass_on_signals() {
 }
 
 void Round::send(int signal) const {
-  for (const auto& process : processes_) process->send(signal);
+  for (const Slot& slot : slots_) slot.process->send(signal);
 }
 
 void Round::note(const Failure& failure) {
@@ -173,7 +221,7 @@ void Round::note(const Failure& failure) {
 /// "rank 1 (pid 42)"
 std::string Round::running_ranks() const {
   std::string ranks;
-  for (const auto& process : processes_) {
+  for (const auto& [process, id] : slots_) {
     if (process->running())
       ranks += c10::str(ranks.empty() ? "" : ", ", "rank ", process->rank(), " (pid ", process->pid(), ")");
   }
@@ -181,18 +229,25 @@ std::string Round::running_ranks() const {
 }
 
 void Round::reap() {
-  for (const auto& process : processes_) {
-    if (!process->reap(on_line_)) continue;
-    guard_.remove(process->pid());
+  for (Slot& slot : slots_) {
+    if (!slot.process->reap(on_line_)) continue;
+    guard_.remove(slot.process->pid());
     if (stop_ && !first_end_) first_end_ = Clock::now();
-    if (process->exit_code() == 0) continue;
-    const Failure failure{.rank = process->rank(),
-                          .exit_code = process->exit_code(),
-                          .how = process->how(),
-                          .last_lines = process->last_lines(),
-                          .asked_for = stop_ || ended_as_asked(*process)};
-    note(failure_ ? *failure_ : nodes_.report(failure));
+    const bool left_over = finished_ && members_ && !members_->contains(slot.id);
+    if (slot.process->exit_code() == 0 || left_over) {
+      finished_ = true;
+    } else if (!members_ || !replace(slot)) {
+      const Failure failure{.rank = slot.process->rank(),
+                            .exit_code = slot.process->exit_code(),
+                            .how = slot.process->how(),
+                            .last_lines = slot.process->last_lines(),
+                            .asked_for = stop_ || ended_as_asked(*slot.process)};
+      note(failure_ ? *failure_ : nodes_.report(failure));
+    }
   }
+  if (!members_) return;
+  members_->look();
+  end_new_processes();
 }
 
 void Round::end_the_others() {
@@ -226,8 +281,8 @@ void Round::wait_for_other_nodes() {
   }
 }
 
-std::optional<Failure> Round::run(const std::vector<std::string>& command, const std::string& token, int max_restarts) {
-  start(command, token, max_restarts);
+std::optional<Failure> Round::run() {
+  for (int slot = 0; slot < ranks_; ++slot) start(static_cast<size_t>(slot), slot);
   while (running()) {
     wait_for_events();
     pass_on_signals();
@@ -264,6 +319,10 @@ void check_launch(const LaunchOptions& options) {
   TORCH_CHECK_VALUE(options.min_ranks >= 0 && options.min_ranks <= options.ranks,
                     "launch: expected `min_ranks` from 1 to ", options.ranks, ", got ", options.min_ranks, ".");
   TORCH_CHECK_VALUE(options.min_ranks == 0 || options.nodes == 1, "launch: `min_ranks` works only with one node.");
+  TORCH_CHECK_VALUE(!options.replace_lost || (options.nodes == 1 && options.min_ranks == 0),
+                    "launch: `replace_lost` works only with one node, and without `min_ranks`.");
+  TORCH_CHECK_VALUE(!options.replace_lost || options.max_restarts > 0,
+                    "launch: `replace_lost` needs `max_restarts`, the number of processes that may be replaced.");
   TORCH_CHECK_VALUE(options.min_nodes >= 0 && options.min_nodes <= options.nodes,
                     "launch: expected `min_nodes` from 1 to ", options.nodes, ", got ", options.min_nodes, ".");
   TORCH_CHECK_VALUE(options.node_timeout_s > 0, "launch: expected a node timeout above 0 s, got ",
@@ -297,10 +356,12 @@ LaunchResult launch(const LaunchOptions& options, const OutputLine& on_line) {
       log_warn("launch: ", failure->who_and_how(), ". Restarting all ", nodes.world_size(), " ranks (restart ",
                restarts, " of at most ", options.max_restarts, ").");
     }
-    failure = Round(restarts, ranks, signals, guard, nodes, on_line).run(options.command, token, options.max_restarts);
-    if (!failure || failure->asked_for || failure->is_last || restarts >= options.max_restarts) {
+    Round of_ranks(options, token, restarts, ranks, signals, guard, nodes, on_line);
+    failure = of_ranks.run();
+    if (!failure || failure->asked_for || failure->is_last || options.replace_lost ||
+        restarts >= options.max_restarts) {
       nodes.leave(failure);
-      return result_of(failure, restarts);
+      return result_of(failure, restarts + of_ranks.replaced());
     }
     if (options.min_ranks > 0) ranks = std::max(ranks - 1, options.min_ranks);
   }

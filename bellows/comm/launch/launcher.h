@@ -19,6 +19,9 @@ struct LaunchOptions {
   /// After each failure, the next round has one rank fewer, but at least this many. 0: always the same number of ranks.
   /// Only for jobs on one machine.
   int min_ranks = 0;
+  /// If a rank fails, the other ranks continue, and a new process takes its place. At most `max_restarts` processes are
+  /// replaced. Only for jobs on one machine, whose program uses an ElasticWorld (elastic/elastic_world.h).
+  bool replace_lost = false;
   /// A later round may begin without lost nodes if at least this many nodes take part. 0: all nodes must take part.
   int min_nodes = 0;
   /// A node that sends no heartbeat for this long counts as lost. After that, it has the same time to return.

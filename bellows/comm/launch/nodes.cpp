@@ -104,7 +104,8 @@ Nodes::Nodes(const LaunchOptions& options, const std::string& token, const Inter
       node_rank_(options.node_rank),
       min_nodes_(options.min_nodes > 0 ? options.min_nodes : options.nodes),
       node_timeout_s_(options.node_timeout_s),
-      id_(random_token()) {
+      id_(random_token()),
+      token_(token) {
   int port = 0;
   if (!options.rendezvous.empty()) std::tie(host_, port) = split_address(options.rendezvous);
   const std::string who = node_name(node_rank_);
@@ -124,6 +125,10 @@ Nodes::Nodes(const LaunchOptions& options, const std::string& token, const Inter
     if (first) return job.another();
     return enter_job(Store::join(host, port, reconnect_timeout_s), token, who).under("launch/");
   });
+}
+
+Store Nodes::store_of_ranks() const {
+  return enter_job(*store_, token_, "launcher");
 }
 
 /// Returns false if the job is over; see over().

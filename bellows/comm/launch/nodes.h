@@ -49,6 +49,8 @@ class Nodes {
   std::optional<int> meet(int ranks, const Interrupted& interrupted);
   const std::optional<Failure>& over() const { return over_; }
 
+  /// The part of the store for the ranks of this job.
+  Store store_of_ranks() const;
   const std::string& host() const { return host_; }
   int port() const { return store_->port(); }
   int node_rank() const { return node_rank_; }
@@ -94,7 +96,7 @@ class Nodes {
 
   const int nodes_, node_rank_, min_nodes_;
   const double node_timeout_s_;
-  std::string id_, host_ = "127.0.0.1";
+  std::string id_, token_, host_ = "127.0.0.1";
   std::optional<Store> store_;
   std::optional<Store> job_;       ///< the part of the store for this job; empty on node 0
   std::optional<StoreView> view_;  ///< empty with a single node

@@ -35,7 +35,7 @@ Addresses resolve(const std::string& host, int port, int kind) {
   return {found, &freeaddrinfo};
 }
 
-bool is_loopback(const sockaddr* address) {
+bool loops_back(const sockaddr* address) {
   if (address->sa_family == AF_INET)
     return (ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24) == 127;
   return address->sa_family == AF_INET6 &&
@@ -119,12 +119,12 @@ bool wait_for_listener(const std::string& host, int port, double timeout_s, cons
 }
 
 bool is_loopback(const std::string& host) {
-  return is_loopback(resolve(host, 0, SOCK_STREAM)->ai_addr);
+  return loops_back(resolve(host, 0, SOCK_STREAM)->ai_addr);
 }
 
 std::string address_towards(const std::string& host) {
   const Addresses addresses = resolve(host, 9, SOCK_DGRAM);  // sends no packet: the kernel only selects a route
-  if (is_loopback(addresses->ai_addr)) return "127.0.0.1";
+  if (loops_back(addresses->ai_addr)) return "127.0.0.1";
   const int fd = socket(addresses->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   sockaddr_storage own{};
   socklen_t size = sizeof own;

@@ -212,7 +212,7 @@ Store enter_job(const Store& store, const std::string& token, const std::string&
   return store.under(sign(token, "keys"));
 }
 
-Meeting meet(const LaunchEnvironment& place, int time, double timeout_s) {
+Meeting meet(const LaunchEnvironment& place, int time, double timeout_s, const std::function<void()>& check) {
   const auto awaited = std::make_shared<Awaited>();
   awaited->set((place.launcher_has_store ? "the launcher at " : "rank 0 at ") + place_of(place));
   const std::string who = "init: rank " + std::to_string(place.rank);
@@ -220,6 +220,7 @@ Meeting meet(const LaunchEnvironment& place, int time, double timeout_s) {
   const auto look = [&] {
     const auto text = [&] { return awaited->text(); };
     wait.report(text);
+    if (check) check();
     throw_if_stopped(who + " waited for " + text());
     TORCH_CHECK(wait.waited_s() < 2 * timeout_s + 10, who, " waited ", static_cast<int64_t>(wait.waited_s()), " s for ",
                 text(), ", which does not answer. Is that process stopped, or is the network interrupted?");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -25,7 +26,8 @@ Store enter_job(const Store& store, const std::string& token, const std::string&
 /// Opens the store and waits for the other ranks. The environment determines where the store is: in the launcher, in
 /// rank 0's process, or in a file. Missing ranks are logged after 10 s, and then at growing intervals.
 /// Params: time – how many times this process has already joined a job
+///         check – called repeatedly during the wait; an exception ends it
 /// Throws: like init()
-Meeting meet(const LaunchEnvironment& place, int time, double timeout_s);
+Meeting meet(const LaunchEnvironment& place, int time, double timeout_s, const std::function<void()>& check = {});
 
 }  // namespace bellows::comm

@@ -3,26 +3,39 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "bellows/parallel/zero/gradient_buckets.h"
 
 namespace bellows::parallel {
 
-GradientShards::GradientShards(Layout& layout, const comm::Group& group, std::optional<at::ScalarType> dtype)
+namespace {
+
+std::optional<comm::Group> duplicate_of(const std::optional<comm::Group>& group) {
+  return group ? std::optional(comm::duplicate(*group, "gradients")) : std::nullopt;
+}
+
+}  // namespace
+
+GradientShards::GradientShards(Layout& layout, const ShardGroups& groups, const comm::Group& all,
+                               std::optional<at::ScalarType> dtype)
     : layout_(layout),
       dtype_(dtype),
-      group_(group),
-      means_(comm::duplicate(group, "gradients")),
-      index_in_unit_(layout.places.size()),
-      buffers_(layout.units.size()),
-      used_(layout.places.size()) {
+      groups_(groups),
+      all_(all),
+      means_(comm::duplicate(groups.shard, "gradients")),
+      replica_means_(duplicate_of(groups.replicas)),
+      index_in_unit_(layout.trained_places),
+      buffers_(layout.trained_units),
+      used_(layout.trained_places) {
   std::vector<std::pair<at::Tensor, at::Tensor>> parts;
-  parts.reserve(layout.places.size());
-  taps_.reserve(layout.places.size());
-  for (const Unit& unit : layout.units) {
-    for (size_t i = 0; i < unit.places.size(); ++i) index_in_unit_[unit.places[i]] = i;
+  parts.reserve(layout.trained_places);
+  taps_.reserve(layout.trained_places);
+  for (size_t unit = 0; unit < layout.trained_units; ++unit) {
+    const std::vector<size_t>& places = layout.units[unit].places;
+    for (size_t i = 0; i < places.size(); ++i) index_in_unit_[places[i]] = i;
   }
-  for (size_t i = 0; i < layout.places.size(); ++i) {
+  for (size_t i = 0; i < layout.trained_places; ++i) {
     const Place& place = layout.places[i];
     parts.emplace_back(place.parameter, place.piece);
     taps_.push_back(std::make_unique<tap::GradientTap>(
@@ -37,7 +50,8 @@ at::TensorOptions GradientShards::options_of(const Unit& unit) const {
 }
 
 at::Tensor GradientShards::over_ranks(at::Tensor number, Over op) const {
-  return comm::all_reduce(std::move(number), group_, op == Over::sum ? comm::Reduce::sum : comm::Reduce::max);
+  return comm::all_reduce(std::move(number), groups_.divide_state ? all_ : groups_.shard,
+                          op == Over::sum ? comm::Reduce::sum : comm::Reduce::max);
 }
 
 void GradientShards::check_ended(const char* where) const {
@@ -113,12 +127,27 @@ void GradientShards::send_next() {
 
 void GradientShards::keep_oldest() {
   const at::Tensor slice = under_way_.front().mean.wait();
-  const Unit& unit = layout_.units[under_way_.front().unit];
+  const size_t unit = under_way_.front().unit;
   under_way_.pop_front();
+  if (!replica_means_) return add_to_pieces(unit, slice);
+  keep_averaged();
+  averaging_.emplace(unit, groups_.divide_state ? comm::reduce_scatter_async(slice, *replica_means_, comm::Reduce::mean)
+                                                : comm::all_reduce_async(slice, *replica_means_, comm::Reduce::mean));
+}
+
+void GradientShards::keep_averaged() {
+  if (!averaging_) return;
+  UnderWay done = *std::exchange(averaging_, std::nullopt);
+  add_to_pieces(done.unit, done.mean.wait());
+}
+
+/// Params: mean – [elements that this rank updates]
+void GradientShards::add_to_pieces(size_t index_of_unit, const at::Tensor& mean) {
+  const Unit& unit = layout_.units[index_of_unit];
   for (const size_t index : unit.places) {
     Place& place = layout_.places[index];
     if (place.count == 0) continue;
-    const at::Tensor part = slice.narrow(0, place.offset + place.begin - unit.slice * group_.rank(), place.count);
+    const at::Tensor part = mean.narrow(0, place.offset + place.begin - unit.own, place.count);
     at::Tensor& sum = place.piece.mutable_grad();
     if (sum.defined()) {
       sum.add_(part);
@@ -133,6 +162,7 @@ void GradientShards::end() {
   const c10::NoGradGuard no_grad;
   while (next_ < buffers_.size()) send_next();
   while (!under_way_.empty()) keep_oldest();
+  keep_averaged();
   next_ = 0;
   open_ = false;
   backward_ = -1;
@@ -143,7 +173,7 @@ std::vector<bool> GradientShards::take_used() {
   at::Tensor flags = at::zeros({static_cast<int64_t>(used_.size())}, at::kByte);
   auto* flag = flags.mutable_data_ptr<uint8_t>();
   for (size_t i = 0; i < used_.size(); ++i) flag[i] = used_[i] ? 1 : 0;
-  comm::all_reduce(flags, group_, comm::Reduce::max);
+  comm::all_reduce(flags, all_, comm::Reduce::max);
   std::vector<bool> used(flag, flag + used_.size());
   used_.assign(used_.size(), false);
   return used;

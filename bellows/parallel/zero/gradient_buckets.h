@@ -18,20 +18,24 @@ namespace bellows::parallel {
 
 /// Exchanges and shards the gradients for ZeRO-2 and ZeRO-3. As soon as backward has computed a gradient, the gradient
 /// is copied into the buffer of its bucket (struct Unit). When a bucket is complete, it is averaged over the ranks, and
-/// each rank adds its slice of the mean to the gradients of its shards (Place::piece).
+/// each rank adds its slice of the mean to the gradients of its shards (Place::piece). With hybrid sharding, the slice is
+/// then averaged over the replicas.
 ///
 /// All ranks send the buckets in the same fixed order, which does not depend on when buckets become complete. At the
-/// end of backward, incomplete buckets are sent with zeros for missing gradients. At most two buckets are in flight.
+/// end of backward, incomplete buckets are sent with zeros for missing gradients. At most two buckets are in flight, and
+/// one slice between the replicas.
 /// Threads: the hooks run on autograd's threads. Call all other functions on one thread, and not during backward
 class GradientShards final : public ShardedGradients {
  public:
   /// Params: dtype – in which gradients are exchanged; none: that of the parameters
-  GradientShards(Layout& layout, const comm::Group& group, std::optional<at::ScalarType> dtype = {});
+  ///         all – all ranks among which the optimizer's state is divided, and their replicas
+  GradientShards(Layout& layout, const ShardGroups& groups, const comm::Group& all,
+                 std::optional<at::ScalarType> dtype = {});
   virtual ~GradientShards() = default;
 
   at::Tensor over_ranks(at::Tensor number, Over op) const override;
 
-  /// Returns for each parameter whether it had a gradient on any rank since the previous call. Collective.
+  /// Returns for each trained parameter whether it had a gradient on any rank since the previous call. Collective.
   // Not checked: no other thread uses this object outside of backward.
   std::vector<bool> take_used() BELLOWS_NO_THREAD_SAFETY_ANALYSIS;
 
@@ -52,21 +56,26 @@ class GradientShards final : public ShardedGradients {
   void send_next() BELLOWS_REQUIRES(mutex_);
   void end() BELLOWS_REQUIRES(mutex_);
   void keep_oldest() BELLOWS_REQUIRES(mutex_);
+  void keep_averaged() BELLOWS_REQUIRES(mutex_);
+  void add_to_pieces(size_t unit, const at::Tensor& mean) BELLOWS_REQUIRES(mutex_);
   void check_ended(const char* where) const BELLOWS_REQUIRES(mutex_);
 
   at::TensorOptions options_of(const Unit& unit) const;
 
   Layout& layout_;
   const std::optional<at::ScalarType> dtype_;
-  const comm::Group group_;
-  /// A duplicate of the group, because buckets may be sent before or after collectives that the model itself calls in
+  const ShardGroups groups_;
+  const comm::Group all_;
+  /// Duplicates of the groups, because buckets may be sent before or after collectives that the model itself calls in
   /// backward.
   const comm::Group means_;
+  const std::optional<comm::Group> replica_means_;
   Mutex mutex_;
   std::vector<size_t> index_in_unit_;                       ///< position of each parameter in its bucket
   std::vector<Buffer> buffers_ BELLOWS_GUARDED_BY(mutex_);  ///< one buffer per bucket, for the current backward
   std::deque<UnderWay> under_way_ BELLOWS_GUARDED_BY(mutex_);
-  size_t next_ BELLOWS_GUARDED_BY(mutex_) = 0;           ///< the next bucket to send
+  std::optional<UnderWay> averaging_ BELLOWS_GUARDED_BY(mutex_);  ///< over the replicas
+  size_t next_ BELLOWS_GUARDED_BY(mutex_) = 0;                    ///< the next bucket to send
   bool open_ BELLOWS_GUARDED_BY(mutex_) = false;         ///< gradients have arrived, and backward has not yet ended
   int64_t backward_ BELLOWS_GUARDED_BY(mutex_) = -1;     ///< ID of the current backward pass
   std::weak_ptr<int> alive_ BELLOWS_GUARDED_BY(mutex_);  ///< expires when the current backward ends for any reason

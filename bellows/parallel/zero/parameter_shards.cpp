@@ -75,10 +75,11 @@ class SpareMemory {
 
 class ParameterShards::Gathering final : public tap::OpCheck {
  public:
-  Gathering(Layout& layout, const comm::Group& group, const Options& options);
+  Gathering(Layout& layout, const ShardGroups& groups, const Options& options);
 
   void check(const tap::OpRef& op, tap::Stack& stack) override;
   void release();
+  void exchange_parts();
   void prefetch_first();
   void gather_all();
   void with_all(const std::function<void()>& body);
@@ -112,6 +113,7 @@ class ParameterShards::Gathering final : public tap::OpCheck {
   const Layout& layout_;
   /// A duplicate of the group, because the model itself may call collectives, and backward exchanges gradients.
   const comm::Group group_;
+  const ShardGroups groups_;
   const bool reshard_after_forward_;
   std::unordered_map<const c10::StorageImpl*, size_t> units_;
   Mutex mutex_;
@@ -126,9 +128,10 @@ class ParameterShards::Gathering final : public tap::OpCheck {
   SpareMemory spare_ BELLOWS_GUARDED_BY(mutex_);
 };
 
-ParameterShards::Gathering::Gathering(Layout& layout, const comm::Group& group, const Options& options)
+ParameterShards::Gathering::Gathering(Layout& layout, const ShardGroups& groups, const Options& options)
     : layout_(layout),
-      group_(comm::duplicate(group, "parameters")),
+      group_(comm::duplicate(groups.shard, "parameters")),
+      groups_(groups),
       reshard_after_forward_(options.reshard_after_forward),
       buckets_(layout.units.size()) {
   const c10::NoGradGuard no_grad;
@@ -137,7 +140,7 @@ ParameterShards::Gathering::Gathering(Layout& layout, const comm::Group& group, 
     unit.shard = own_slice(unit.flat).clone();
     for (const size_t index : unit.places) {
       Place& place = layout.places[index];
-      const int64_t begin = place.count > 0 ? place.offset + place.begin - unit.slice * group.rank() : 0;
+      const int64_t begin = place.count > 0 ? place.offset + place.begin - unit.slice * group_.rank() : 0;
       place.piece = unit.shard.narrow(0, begin, place.count);
     }
     if (options.parameter_dtype && unit.flat.is_floating_point()) change_dtype(unit, layout, *options.parameter_dtype);
@@ -197,7 +200,8 @@ void ParameterShards::Gathering::need(const std::vector<size_t>& units) {
   const std::optional<size_t> next = predicted();
   const auto stays = [&](size_t unit) BELLOWS_REQUIRES(mutex_) {
     if (unit == next || std::find(units.begin(), units.end(), unit) != units.end()) return true;
-    return !reshard_after_forward_ && (backward < 0 || buckets_[unit].backward != backward);
+    const bool used_up = backward >= 0 && buckets_[unit].backward == backward && unit < layout_.trained_units;
+    return !reshard_after_forward_ && !used_up;
   };
   for (size_t unit = 0; unit < buckets_.size(); ++unit) {
     if (!stays(unit)) free(unit);
@@ -258,6 +262,15 @@ void ParameterShards::Gathering::release() {
   keep_all_ = false;
 }
 
+void ParameterShards::Gathering::exchange_parts() {
+  if (!groups_.divide_state) return;
+  const tap::UncheckedOperators unchecked;
+  std::vector<comm::Pending> pending;
+  for (size_t unit = 0; unit < layout_.trained_units; ++unit)
+    pending.push_back(comm::all_gather_in_place_async(layout_.units[unit].shard, *groups_.replicas));
+  for (comm::Pending& one : pending) one.wait();
+}
+
 void ParameterShards::Gathering::prefetch_first() {
   const tap::UncheckedOperators unchecked;
   const c10::NoGradGuard no_grad;
@@ -303,13 +316,17 @@ void ParameterShards::Gathering::with_all(const std::function<void()>& body) {
   release();
 }
 
-ParameterShards::ParameterShards(Layout& layout, const comm::Group& group, const Options& options)
-    : gathering_(std::make_shared<Gathering>(layout, group, options)), guard_(gathering_) {}
+ParameterShards::ParameterShards(Layout& layout, const ShardGroups& groups, const Options& options)
+    : gathering_(std::make_shared<Gathering>(layout, groups, options)), guard_(gathering_) {}
 
 ParameterShards::~ParameterShards() = default;
 
 void ParameterShards::release() {
   gathering_->release();
+}
+
+void ParameterShards::exchange_parts() {
+  gathering_->exchange_parts();
 }
 
 void ParameterShards::prefetch_first() {

@@ -25,19 +25,22 @@ namespace bellows::parallel {
 class ParameterShards {
  public:
   struct Options {
-    bool reshard_after_forward = true;  ///< if false, only backward and release() free buckets
+    /// If false, only backward and release() free buckets. Buckets of frozen parameters then stay until release().
+    bool reshard_after_forward = true;
     /// The dtype in which floating-point parameters are gathered and used; none: that of the shards.
     std::optional<at::ScalarType> parameter_dtype = {};
   };
 
   /// Replaces the pieces of the layout by views of new shards, and frees the parameters. Collective.
-  ParameterShards(Layout& layout, const comm::Group& group, const Options& options);
+  ParameterShards(Layout& layout, const ShardGroups& groups, const Options& options);
   ~ParameterShards();
   ParameterShards(const ParameterShards&) = delete;
   ParameterShards& operator=(const ParameterShards&) = delete;
 
   /// Frees all gathered buckets. Call this function before shards change.
   void release();
+  /// Completes the shards if each replica changed only its part of them. Collective.
+  void exchange_parts();
   /// Starts to gather the bucket that the last forward pass used first. Call this function after shards have changed.
   void prefetch_first();
   /// Gathers all buckets, and keeps them until release(). Collective.

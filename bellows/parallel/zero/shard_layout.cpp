@@ -112,23 +112,23 @@ std::vector<std::string> modules_of(const NamedTensors& parameters, const std::v
 }
 
 /// Allocates the bucket's buffer and moves its parameters there.
-Unit fill_unit(const OpenUnit& open, std::vector<Place>& places, const comm::Group& group, int64_t block) {
+Unit fill_unit(const OpenUnit& open, std::vector<Place>& places, const ShardGroups& groups, int64_t block) {
   const at::Tensor& first = places[open.places.front()].parameter;
-  const int64_t slice = rounded_up(rounded_up(open.length, group.size()) / group.size(), alignment_of(first, block));
-  Unit unit{.flat = at::zeros({slice * group.size()}, first.options().requires_grad(false)),
+  const int64_t ranks = groups.shard.size(), parts = groups.state_parts();
+  const int64_t part = rounded_up(rounded_up(open.length, ranks * parts) / (ranks * parts), alignment_of(first, block));
+  const int64_t slice = part * parts;
+  const int64_t own = slice * groups.shard.rank() + (groups.divide_state ? part * groups.replicas->rank() : 0);
+  Unit unit{.flat = at::zeros({slice * ranks}, first.options().requires_grad(false)),
             .slice = slice,
+            .own = own,
             .places = open.places};
-  const int64_t own = slice * group.rank();
   for (const size_t index : open.places) {
     Place& place = places[index];
     const at::Tensor view = place.view_of(unit.flat);
     view.copy_(place.parameter);
     place.parameter.set_data(view);
-    const int64_t begin = std::max(place.offset, own);
-    const int64_t end = std::min(place.offset + place.parameter.numel(), own + slice);
-    place.count = std::max<int64_t>(end - begin, 0);
-    place.begin = place.count > 0 ? begin - place.offset : 0;
-    place.piece = unit.flat.narrow(0, place.count > 0 ? begin : 0, place.count);
+    place = place.with_range(own, own + part);
+    place.piece = unit.flat.narrow(0, place.count > 0 ? place.offset + place.begin : 0, place.count);
   }
   return unit;
 }
@@ -166,6 +166,41 @@ void cut(const std::vector<int64_t>& sizes, size_t dim, int64_t begin, int64_t e
   if (last >= first && end % row != 0) partial(last, 0, end % row);
 }
 
+/// The modules of the trained parameters, followed by those of the frozen ones.
+std::vector<std::string> modules_of_all(NamedTensors parameters, const NamedTensors& frozen,
+                                        const std::vector<std::string>& patterns) {
+  parameters.insert(parameters.end(), frozen.begin(), frozen.end());
+  check_own_memory(parameters);
+  return modules_of(parameters, patterns);
+}
+
+/// Appends buckets with these parameters to the layout.
+void append(Layout& layout, const NamedTensors& parameters, const std::string* modules, const ShardGroups& groups,
+            const LayoutOptions& options) {
+  std::vector<OpenUnit> open;
+  const auto first = static_cast<std::ptrdiff_t>(layout.units.size());
+  for (size_t i = parameters.size(); i-- > 0;) {
+    const auto& [name, parameter] = parameters[i];
+    OpenUnit& unit = unit_for(open, parameter, modules[i]);
+    unit.places.push_back(layout.places.size());
+    const bool dense = parameter.is_non_overlapping_and_dense();
+    layout.places.push_back({.name = name,
+                             .parameter = parameter,
+                             .order = memory_order(dense ? parameter : parameter.contiguous()),
+                             .offset = unit.length});
+    unit.length += rounded_up(parameter.numel(), alignment_of(parameter, options.block));
+    const int64_t bytes = unit.length * static_cast<int64_t>(parameter.element_size());
+    if (!unit.module.empty() || bytes < options.bucket_bytes) continue;
+    layout.units.push_back(fill_unit(unit, layout.places, groups, options.block));
+    open.erase(open.begin() + (&unit - open.data()));
+  }
+  for (const OpenUnit& unit : open) layout.units.push_back(fill_unit(unit, layout.places, groups, options.block));
+  // A bucket is complete when the gradient of its first parameter arrives. Buckets are sent in this order.
+  const auto complete = [](const Unit& unit) { return unit.places.back(); };
+  std::stable_sort(layout.units.begin() + first, layout.units.end(),
+                   [&](const Unit& a, const Unit& b) { return complete(a) < complete(b); });
+}
+
 }  // namespace
 
 at::Tensor Place::view_of(const at::Tensor& buffer) const {
@@ -179,6 +214,14 @@ at::Tensor Place::view_of(const at::Tensor& buffer) const {
 
 at::Tensor Place::run_of(const at::Tensor& tensor) const {
   return tensor.permute(order).reshape({-1}).narrow(0, begin, count);
+}
+
+Place Place::with_range(int64_t start, int64_t end) const {
+  Place result = *this;
+  const int64_t first = std::max(offset, start), last = std::min(offset + parameter.numel(), end);
+  result.count = std::max<int64_t>(last - first, 0);
+  result.begin = result.count > 0 ? first - offset : 0;
+  return result;
 }
 
 std::vector<std::pair<comm::ShardSpec, at::Tensor>> Place::boxes(const at::Tensor& run) const {
@@ -211,33 +254,16 @@ std::vector<std::pair<comm::ShardSpec, at::Tensor>> Place::boxes(const at::Tenso
   return result;
 }
 
-Layout lay_out(const NamedTensors& parameters, const comm::Group& group, const LayoutOptions& options) {
+Layout lay_out(const NamedTensors& trained, const NamedTensors& frozen, const ShardGroups& groups,
+               const LayoutOptions& options) {
   const c10::NoGradGuard no_grad;
-  check_own_memory(parameters);
-  const std::vector<std::string> modules = modules_of(parameters, options.units);
+  const std::vector<std::string> modules = modules_of_all(trained, frozen, options.units);
   Layout layout;
-  layout.places.reserve(parameters.size());
-  std::vector<OpenUnit> open;
-  for (size_t i = parameters.size(); i-- > 0;) {
-    const auto& [name, parameter] = parameters[i];
-    OpenUnit& unit = unit_for(open, parameter, modules[i]);
-    unit.places.push_back(layout.places.size());
-    const bool dense = parameter.is_non_overlapping_and_dense();
-    layout.places.push_back({.name = name,
-                             .parameter = parameter,
-                             .order = memory_order(dense ? parameter : parameter.contiguous()),
-                             .offset = unit.length});
-    unit.length += rounded_up(parameter.numel(), alignment_of(parameter, options.block));
-    const int64_t bytes = unit.length * static_cast<int64_t>(parameter.element_size());
-    if (!unit.module.empty() || bytes < options.bucket_bytes) continue;
-    layout.units.push_back(fill_unit(unit, layout.places, group, options.block));
-    open.erase(open.begin() + (&unit - open.data()));
-  }
-  for (const OpenUnit& unit : open) layout.units.push_back(fill_unit(unit, layout.places, group, options.block));
-  // A bucket is complete when the gradient of its first parameter arrives. Buckets are sent in this order.
-  const auto complete = [](const Unit& unit) { return unit.places.back(); };
-  std::stable_sort(layout.units.begin(), layout.units.end(),
-                   [&](const Unit& a, const Unit& b) { return complete(a) < complete(b); });
+  layout.places.reserve(modules.size());
+  append(layout, trained, modules.data(), groups, options);
+  layout.trained_places = layout.places.size();
+  layout.trained_units = layout.units.size();
+  append(layout, frozen, modules.data() + trained.size(), groups, options);
   for (size_t unit = 0; unit < layout.units.size(); ++unit) {
     for (const size_t place : layout.units[unit].places) layout.places[place].unit = unit;
   }

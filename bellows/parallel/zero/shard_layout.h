@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,7 +14,20 @@
 
 namespace bellows::parallel {
 
-/// A sharded parameter and the range of its elements, in memory order, that this rank owns.
+/// The ranks among which parameters are divided.
+struct ShardGroups {
+  comm::Group shard;  ///< each rank holds another slice of a bucket
+  /// Hybrid sharding: the ranks that hold the same slice as this rank; none: no other rank does.
+  std::optional<comm::Group> replicas = {};
+  /// Whether the replicas divide the optimizer's work and state. If not, all replicas do the same.
+  bool divide_state = false;
+
+  int replica_count() const { return replicas ? replicas->size() : 1; }
+  /// Number of replicas that divide the state of a slice.
+  int state_parts() const { return divide_state ? replica_count() : 1; }
+};
+
+/// A sharded parameter and the range of its elements, in memory order, that this rank updates.
 struct Place {
   std::string name;
   at::Tensor parameter;        ///< a view of its bucket's buffer
@@ -27,6 +41,8 @@ struct Place {
   at::Tensor view_of(const at::Tensor& buffer) const;
   /// Returns this rank's elements of a tensor that has the parameter's shape: [count], a view if the strides allow it.
   at::Tensor run_of(const at::Tensor& tensor) const;
+  /// Returns the same parameter with the range that lies in [start, end) of the bucket, instead of this rank's range.
+  Place with_range(int64_t start, int64_t end) const;
   /// Splits this rank's elements, [count], into boxes within the parameter's shape. Each box comes with a view of its
   /// elements. If the parameter is row-major in memory, one box is enough; otherwise, there are a few boxes.
   std::vector<std::pair<comm::ShardSpec, at::Tensor>> boxes(const at::Tensor& run) const;
@@ -34,15 +50,18 @@ struct Place {
 
 /// A bucket: parameters whose values or gradients are exchanged together.
 struct Unit {
-  at::Tensor flat;             ///< [world size · slice]; rank r owns slice r
+  at::Tensor flat;             ///< [ranks · slice]; rank r of ShardGroups::shard holds slice r
   int64_t slice = 0;           ///< number of elements per rank
+  int64_t own = 0;             ///< start of the elements that this rank updates: its slice, or a part of it
   at::Tensor shard = {};       ///< [slice]: this rank's slice in separate memory; only in stage 3
   std::vector<size_t> places;  ///< indices into Layout::places
 };
 
+/// Trained parameters come first. Frozen parameters follow, in their own buckets.
 struct Layout {
   std::vector<Place> places;
   std::vector<Unit> units;
+  size_t trained_places = 0, trained_units = 0;
 };
 
 struct LayoutOptions {
@@ -58,6 +77,8 @@ struct LayoutOptions {
 /// gradients become ready in reverse order. The tensor objects and their strides stay the same.
 /// Throws: c10::ValueError if two parameters share memory, if a pattern matches no module (the message suggests one), or
 ///         if two patterns match the same parameter
-Layout lay_out(const NamedTensors& parameters, const comm::Group& group, const LayoutOptions& options);
+/// Params: trained, frozen – the parameters with and without gradients
+Layout lay_out(const NamedTensors& trained, const NamedTensors& frozen, const ShardGroups& groups,
+               const LayoutOptions& options);
 
 }  // namespace bellows::parallel

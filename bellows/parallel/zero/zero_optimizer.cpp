@@ -27,7 +27,8 @@ namespace bellows::parallel {
 
 struct ShardedOptimizer::Impl {
   std::shared_ptr<torch::optim::Optimizer> local;  ///< its groups have shards in place of the caller's parameters
-  comm::Group group;
+  ShardGroups groups;
+  comm::Group all;  ///< the ranks of all replicas
   ShardOptions options;
   Model model;
   std::vector<at::Tensor> parameters;  ///< of all groups of the caller's optimizer
@@ -49,6 +50,11 @@ void check_shardable(const torch::optim::Optimizer* optimizer, const ShardOption
   TORCH_CHECK_VALUE(options.stage > 1 || !options.reduce_dtype,
                     "zero_optimizer: reduce_dtype needs stage 2 or 3, because DistributedDataParallel averages the "
                     "gradients in stage 1.");
+  TORCH_CHECK_VALUE(options.stage == 3 || !options.shard_frozen,
+                    "zero_optimizer: shard_frozen needs stage 3, got stage ", options.stage, ".");
+  TORCH_CHECK_VALUE(!options.shard_state_over_replicas || (options.stage > 1 && options.replicas),
+                    "zero_optimizer: shard_state_over_replicas needs `replicas` and stage 2 or 3, got stage ",
+                    options.stage, ".");
   for (const auto& dtype : {options.parameter_dtype, options.reduce_dtype})
     TORCH_CHECK_VALUE(!dtype || at::isFloatingType(*dtype), "zero_optimizer: expected a floating-point dtype, got ",
                       *dtype, ".");
@@ -118,6 +124,16 @@ NamedTensors trained(const Model& model, const std::vector<at::Tensor>& optimize
   return result;
 }
 
+/// The parameters of the model that have no gradient, each once.
+NamedTensors frozen(const Model& model) {
+  std::unordered_set<const at::TensorImpl*> known;
+  NamedTensors result;
+  for (const auto& item : model.named_parameters()) {
+    if (!item.second.requires_grad() && known.insert(item.second.unsafeGetTensorImpl()).second) result.push_back(item);
+  }
+  return result;
+}
+
 void check_same_tensors(NamedTensors tensors, const Model& model, const comm::Group& group) {
   for (const auto& buffer : model.named_buffers()) tensors.push_back(buffer);
   std::vector<std::string> lines;
@@ -149,13 +165,24 @@ std::unordered_map<const at::TensorImpl*, Place*> places_by_parameter(Layout& la
   return places;
 }
 
+/// The range of the parameter that this rank holds in stage 3, instead of the range that it updates.
+Place held_part(const Layout& layout, const Place& place, const ShardGroups& groups) {
+  const Unit& unit = layout.units[place.unit];
+  if (!unit.shard.defined()) return place;
+  const int64_t start = unit.slice * groups.shard.rank();
+  Place held = place.with_range(start, start + unit.slice);
+  held.piece = unit.shard.narrow(0, held.count > 0 ? held.offset + held.begin - start : 0, held.count);
+  return held;
+}
+
 void put_pieces(ShardedOptimizer::Impl& impl) {
   const auto places = places_by_parameter(impl.layout);
   auto* const ours = dynamic_cast<optim::LibtorchOptimizer*>(impl.local.get());
   for (auto& group : impl.local->param_groups()) {
     for (at::Tensor& parameter : group.params()) {
       const auto found = places.find(parameter.unsafeGetTensorImpl());
-      impl.places.push_back(found == places.end() ? nullptr : found->second);
+      const bool trained = found != places.end() && parameter.requires_grad();
+      impl.places.push_back(trained ? found->second : nullptr);
       if (!impl.places.back()) continue;
       parameter = impl.places.back()->piece;
       if (ours) ours->set_whole_numel(parameter, impl.places.back()->parameter.numel());
@@ -210,6 +237,7 @@ at::Tensor ShardedOptimizer::step(LossClosure closure) {
   impl_->local->step();
   drop_gradients();
   if (impl_->sharded_parameters) {
+    impl_->sharded_parameters->exchange_parts();
     impl_->sharded_parameters->prefetch_first();
   } else {
     gather();
@@ -247,10 +275,15 @@ void ShardedOptimizer::drop_gradients() {
 }
 
 void ShardedOptimizer::gather() {
+  const ShardGroups& groups = impl_->groups;
   std::vector<comm::Pending> pending;
   pending.reserve(impl_->layout.units.size());
-  for (const Unit& unit : impl_->layout.units)
-    pending.push_back(comm::all_gather_in_place_async(unit.flat, impl_->group));
+  for (const Unit& unit : impl_->layout.units) {
+    if (groups.divide_state) {
+      comm::all_gather_in_place(unit.flat.narrow(0, unit.slice * groups.shard.rank(), unit.slice), *groups.replicas);
+    }
+    pending.push_back(comm::all_gather_in_place_async(unit.flat, groups.shard));
+  }
   for (comm::Pending& one : pending) one.wait();
 }
 
@@ -259,14 +292,33 @@ void ShardedOptimizer::bump_versions() {
   for (const Place& place : impl_->layout.places) place.parameter.unsafeGetTensorImpl()->bump_version();
 }
 
-std::vector<comm::Shard> ShardedOptimizer::parameter_shards() const {
+NamedTensors ShardedOptimizer::local_parameters() const {
   if (stage() < 3) return {};
   const auto places = places_by_parameter(impl_->layout);
-  std::vector<comm::Shard> shards;
+  NamedTensors local;
   for (const auto& [name, tensor] : impl_->model.named_parameters()) {
     const auto found = places.find(tensor.unsafeGetTensorImpl());
-    if (found == places.end()) continue;
-    for (const auto& [spec, local] : found->second->boxes(found->second->piece)) shards.push_back({name, local, spec});
+    if (found != places.end()) local.emplace_back(name, held_part(impl_->layout, *found->second, impl_->groups).piece);
+  }
+  return local;
+}
+
+std::vector<comm::Shard> ShardedOptimizer::shards_of(const NamedTensors& local) const {
+  const auto places = places_by_parameter(impl_->layout);
+  std::map<std::string, const Place*> by_name;
+  for (const auto& [name, tensor] : impl_->model.named_parameters()) {
+    const auto found = places.find(tensor.unsafeGetTensorImpl());
+    if (found != places.end()) by_name.emplace(name, found->second);
+  }
+  std::vector<comm::Shard> shards;
+  for (const auto& [name, tensor] : local) {
+    const auto found = by_name.find(name);
+    TORCH_CHECK_VALUE(found != by_name.end(), "ShardedOptimizer::shards_of: no sharded parameter is called \"", name,
+                      "\".");
+    const Place held = held_part(impl_->layout, *found->second, impl_->groups);
+    TORCH_CHECK_VALUE(tensor.dim() == 1 && tensor.numel() == held.count, "ShardedOptimizer::shards_of: expected ",
+                      held.count, " elements of \"", name, "\" on this rank, got a tensor ", tensor.sizes(), ".");
+    for (const auto& [spec, part] : held.boxes(tensor)) shards.push_back({name, part, spec});
   }
   return shards;
 }
@@ -405,7 +457,7 @@ std::vector<comm::Shard> ShardedOptimizer::state_shards() const {
 }
 
 NamedTensors ShardedOptimizer::state_dict() const {
-  NamedTensors state = comm::gather(state_shards(), impl_->group);
+  NamedTensors state = comm::gather(state_shards(), impl_->groups.divide_state ? impl_->all : impl_->groups.shard);
   sort_by_parameter(state);
   return state;
 }
@@ -488,22 +540,28 @@ std::shared_ptr<ShardedOptimizer> zero_optimizer(std::shared_ptr<torch::optim::O
   check_shardable(optimizer.get(), options);
   std::vector<at::Tensor> parameters = parameters_of(*optimizer);
   const NamedTensors to_shard = trained(model, parameters);
-  check_same_tensors(to_shard, model, group);
+  const NamedTensors to_gather = options.shard_frozen ? frozen(model) : NamedTensors();
+  const comm::Group all = options.replicas ? comm::combine(group, *options.replicas, "replicas") : group;
+  check_same_tensors(to_shard, model, all);
   const int64_t block = block_of(*optimizer, to_shard);
   const NamedTensors state = state_before(*optimizer);
-  auto impl = std::make_unique<ShardedOptimizer::Impl>(ShardedOptimizer::Impl{.local = std::move(optimizer),
-                                                                              .group = group,
-                                                                              .options = options,
-                                                                              .model = model,
-                                                                              .parameters = std::move(parameters)});
-  impl->layout = lay_out(to_shard, group, {options.bucket_bytes, block, options.units});
-  broadcast_from_first(impl->layout, model, group);
-  if (options.stage == 3 && (group.size() > 1 || options.parameter_dtype)) {
+  auto impl = std::make_unique<ShardedOptimizer::Impl>(
+      ShardedOptimizer::Impl{.local = std::move(optimizer),
+                             .groups = {group, options.replicas, options.shard_state_over_replicas},
+                             .all = all,
+                             .options = options,
+                             .model = model,
+                             .parameters = std::move(parameters)});
+  const ShardGroups& groups = impl->groups;
+  impl->layout = lay_out(to_shard, to_gather, groups, {options.bucket_bytes, block, options.units});
+  broadcast_from_first(impl->layout, model, all);
+  if (options.stage == 3 && (all.size() > 1 || options.parameter_dtype)) {
     impl->sharded_parameters = std::make_unique<ParameterShards>(
-        impl->layout, group, ParameterShards::Options{options.reshard_after_forward, options.parameter_dtype});
+        impl->layout, groups, ParameterShards::Options{options.reshard_after_forward, options.parameter_dtype});
   }
   put_pieces(*impl);
-  if (options.stage > 1) impl->gradients = std::make_unique<GradientShards>(impl->layout, group, options.reduce_dtype);
+  if (options.stage > 1)
+    impl->gradients = std::make_unique<GradientShards>(impl->layout, groups, all, options.reduce_dtype);
   auto sharded = std::make_shared<ShardedOptimizer>(std::move(impl));
   if (!state.empty()) sharded->load_state_dict(state);
   return sharded;

@@ -33,6 +33,17 @@ struct ShardOptions {
   std::optional<at::ScalarType> parameter_dtype = {};
   /// Stages 2 and 3: the dtype in which gradients are sent and averaged; none: that of the gradients.
   std::optional<at::ScalarType> reduce_dtype = {};
+  /// Stage 3: also shards the parameters that have no gradient, such as the base model of LoRA. If false, they are
+  /// complete on every rank and need no exchange. If true and `reshard_after_forward` is false, each of them is gathered
+  /// once per step, even if the step has several batches.
+  bool shard_frozen = false;
+  /// Hybrid sharding: a group of ranks that hold the same shards. The ranks in `group` shard a replica of the model, and
+  /// gradients are also averaged over the replicas. With a mesh: `group` is mesh.group("shard"), and `replicas` is
+  /// mesh.group("data"). In stage 1, DistributedDataParallel must average gradients over all of these ranks.
+  std::optional<comm::Group> replicas = {};
+  /// Stages 2 and 3, with `replicas`: the replicas also divide the optimizer state. Its memory then shrinks with the
+  /// number of all ranks, while parameters are gathered only within `group`, for example within a machine.
+  bool shard_state_over_replicas = false;
 };
 
 /// Describes a tensor of a saved state.
@@ -124,10 +135,14 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
   /// Loads the parts from wanted_shards(). Fill their tensors first.
   void load_shards(const std::vector<comm::Shard>& filled);
 
-  /// Returns this rank's parts of the sharded parameters for a sharded checkpoint, with their names in the model. A
-  /// tensor with two names occurs twice. The parts share storage with the shards. After you have written to them, call
-  /// release_parameters(). In stages 1 and 2, the result is empty, because every rank has complete parameters.
-  std::vector<comm::Shard> parameter_shards() const;
+  /// Returns this rank's elements of each sharded parameter, in memory order, as a tensor [n] that shares storage with the
+  /// shards; n may be 0. The names are those in the model. A tensor with two names occurs twice. After you have written
+  /// to the elements, call release_parameters(). In stages 1 and 2, the result is empty, because every rank has complete
+  /// parameters.
+  NamedTensors local_parameters() const;
+  /// Describes tensors with the names and shapes of local_parameters(), for example for a sharded checkpoint. The results
+  /// are views of these tensors.
+  std::vector<comm::Shard> shards_of(const NamedTensors& local) const;
   /// Gathers all parameters, and keeps them until step() or release_parameters(). In stages 1 and 2, nothing happens.
   /// Collective.
   /// Cost: memory for all parameters on every rank

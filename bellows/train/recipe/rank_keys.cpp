@@ -3,6 +3,12 @@
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
+#include <charconv>
+
+#include "bellows/core/error.h"
+#include "bellows/train/task.h"
+
 namespace bellows::train {
 
 namespace {
@@ -27,6 +33,11 @@ std::string depends_on_ranks(const Recipe& recipe) {
   if (recipe.optimizer_in_backward) return "optimizer_in_backward needs the complete gradient in backward";
   if (recipe.gradient_accumulation_dtype != "auto")
     return "gradient_accumulation_dtype adds gradients in another order";
+  if (recipe.batch_size_per_rank > 0) return "batch_size_per_rank changes the batch size";
+  const std::vector<comm::MeshAxis> axes = parse_mesh(recipe.mesh);
+  if (!axes.empty() && axes.front().size > 2)
+    return c10::str("mesh = ", recipe.mesh, " averages over ", axes.front().size,
+                    " copies of the model in another order");
   const bool shards = recipe.data_parallel == "zero2" || recipe.data_parallel == "zero3";
   if (shards && recipe.batch_norm_freeze_step > 0)
     return "batch_norm_freeze_step uses the running statistics of each rank with " + recipe.data_parallel;
@@ -34,7 +45,56 @@ std::string depends_on_ranks(const Recipe& recipe) {
   return "";
 }
 
+std::string without_spaces(std::string text) {
+  std::erase_if(text, [](char c) { return c == ' ' || c == '{' || c == '}'; });
+  return text;
+}
+
+void check_mesh_keys(const Recipe& recipe, const std::string& where) {
+  const std::vector<comm::MeshAxis> axes = parse_mesh(recipe.mesh);
+  const bool zero = recipe.data_parallel.starts_with("zero");
+  TORCH_CHECK_VALUE(axes.empty() || zero, "recipe: ", where, ": mesh = ", recipe.mesh,
+                    " works only with data_parallel zero1, zero2 and zero3, got ", recipe.data_parallel,
+                    ". Use one of them, or remove mesh.");
+  TORCH_CHECK_VALUE(!recipe.shard_state_over_all || (!axes.empty() && zero && recipe.data_parallel != "zero1"),
+                    "recipe: ", where,
+                    ": shard_state_over_all works only with a mesh and data_parallel zero2 or zero3. Set both, or ",
+                    "set shard_state_over_all: false.");
+  TORCH_CHECK_VALUE(!recipe.shard_frozen || recipe.data_parallel == "zero3", "recipe: ", where,
+                    ": shard_frozen works only with data_parallel zero3, got ", recipe.data_parallel,
+                    ". Use zero3, or set shard_frozen: false.");
+}
+
 }  // namespace
+
+std::vector<comm::MeshAxis> parse_mesh(const std::string& text) {
+  if (text.empty()) return {};
+  std::vector<comm::MeshAxis> axes = {{"data", 0}, {"shard", 0}};
+  for (const std::string& item : split_list(without_spaces(text))) {
+    const size_t colon = item.find_first_of(":=");
+    const std::string name = item.substr(0, colon);
+    int size = 0;
+    const char* end = item.data() + item.size();
+    const char* begin = colon == std::string::npos ? end : item.data() + colon + 1;
+    const auto [rest, error] = std::from_chars(begin, end, size);
+    TORCH_CHECK_VALUE(error == std::errc() && rest == end && size > 0,
+                      "recipe: mesh: expected axes with sizes above 0, such as {data: 2, shard: 4}, got \"", text,
+                      "\".");
+    const auto axis = std::find_if(axes.begin(), axes.end(), [&](const auto& a) { return a.name == name; });
+    TORCH_CHECK_VALUE(axis != axes.end(), "recipe: mesh: no axis is called \"", name,
+                      "\". The axes are data and shard.", did_you_mean(name, {"data", "shard"}));
+    TORCH_CHECK_VALUE(axis->size == 0, "recipe: mesh: the axis ", name, " occurs twice in \"", text, "\".");
+    axis->size = size;
+  }
+  for (comm::MeshAxis& axis : axes) axis.size = std::max(axis.size, 1);
+  return axes;
+}
+
+std::string mesh_text(const std::vector<comm::MeshAxis>& axes) {
+  std::string text;
+  for (const comm::MeshAxis& axis : axes) text += c10::str(text.empty() ? "" : ", ", axis.name, ": ", axis.size);
+  return text;
+}
 
 void check_rank_keys(const Recipe& recipe, const std::string& where) {
   TORCH_CHECK_VALUE(
@@ -48,12 +108,10 @@ void check_rank_keys(const Recipe& recipe, const std::string& where) {
   TORCH_CHECK_VALUE(recipe.reshard_after_forward || recipe.data_parallel == "zero3", "recipe: ", where,
                     ": reshard_after_forward = false works only with data_parallel zero3, got ", recipe.data_parallel,
                     ". Use zero3, or set reshard_after_forward: true.");
+  check_mesh_keys(recipe, where);
   const std::string varies = recipe.reproducible_ranks > 0 ? depends_on_ranks(recipe) : "";
   TORCH_CHECK_VALUE(varies.empty(), "recipe: ", where, ": reproducible_ranks = ", recipe.reproducible_ranks, ", but ",
                     varies, ". Set reproducible_ranks: 0, or change the other setting.");
-  TORCH_CHECK_VALUE(recipe.data_parallel != "zero3" || recipe.ema_decay == 0, "recipe: ", where,
-                    ": ema_decay averages complete weights, which no rank has with data_parallel zero3. Set ema_decay: "
-                    "0, or use zero2.");
 }
 
 }  // namespace bellows::train

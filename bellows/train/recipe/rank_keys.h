@@ -1,7 +1,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "bellows/comm/mesh.h"
 #include "bellows/train/recipe/recipe.h"
 
 namespace bellows::train {
@@ -10,5 +12,12 @@ namespace bellows::train {
 /// Params: where – name of the text in messages, such as a path
 /// Throws: c10::ValueError if a combination is not supported; the message says what to change
 void check_rank_keys(const Recipe& recipe, const std::string& where);
+
+/// Parses the key `mesh`, such as "data: 2, shard: 2". The axis `data` comes first; missing axes have the size 1. The
+/// result is empty if the text is empty.
+/// Throws: c10::ValueError if the text has another form, an axis is unknown (the message suggests one) or occurs twice
+std::vector<comm::MeshAxis> parse_mesh(const std::string& text);
+/// Returns the text from which parse_mesh() reads the axes.
+std::string mesh_text(const std::vector<comm::MeshAxis>& axes);
 
 }  // namespace bellows::train

@@ -1,5 +1,4 @@
 #include "bellows/train/recipe/recipe.h"
-#include "bellows/train/recipe/rank_keys.h"
 
 #include <yaml-cpp/yaml.h>
 
@@ -13,10 +12,8 @@
 #include "bellows/core/error.h"
 #include "bellows/io/tables/number_text.h"
 #include "bellows/system/file.h"
+#include "bellows/train/recipe/key_checks.h"
 #include "bellows/train/recipe/rank_keys.h"
-#include "bellows/train/run/run_log.h"
-#include "bellows/train/run/step_trace.h"
-#include "bellows/train/step/compiled_parts.h"
 
 namespace bellows::train {
 
@@ -72,6 +69,11 @@ constexpr Row table[] = {
      false},
     {"epochs", &Recipe::epochs, {1, 1e9}, "number of passes over the training data", false},
     {"batch_size", &Recipe::batch_size, {1, 1 << 20}, "samples per batch, over all ranks together"},
+    {"batch_size_per_rank",
+     &Recipe::batch_size_per_rank,
+     {0, 1 << 20},
+     "samples per batch on each rank. It replaces batch_size, and more ranks then make larger batches. 0: use "
+     "batch_size"},
     {"image_size",
      &Recipe::image_size,
      {0, 16384},
@@ -326,9 +328,17 @@ constexpr Row table[] = {
      {0, 1 << 24},
      "disk space in MiB that is reserved in offload_folder before each step. 0: no space is reserved",
      false},
-    {"data_parallel", &Recipe::data_parallel, "ddp, zero1, zero2, zero3",
+    {"data_parallel", &Recipe::data_parallel, "ddp, zero1, zero2, zero3, dp",
      "strategy of data parallel training. ddp: every rank holds the complete state. zero1: shards the optimizer state. "
-     "zero2: shards the optimizer state and the gradients. zero3: also shards the parameters"},
+     "zero2: shards the optimizer state and the gradients. zero3: also shards the parameters. dp: replicas of the "
+     "model "
+     "in one process, which share each batch"},
+    {"replicas",
+     &Recipe::replicas,
+     {0, 1024},
+     "with data_parallel = dp: number of replicas, on the visible devices in turn. 0: one per visible CUDA device, or "
+     "2 "
+     "on the CPU"},
     {"gradient_compression", &Recipe::gradient_compression, "none, bf16, fp16, int8, power_sgd, top_k",
      "compression of gradients in the all-reduce (DDP communication hook); not with zero2 and zero3"},
     {"bucket_mb", &Recipe::bucket_mb, {1, 4096}, "size of the gradient buckets for communication, in MiB"},
@@ -343,6 +353,22 @@ constexpr Row table[] = {
      {},
      "with zero3, free parameters in forward, and gather them again in backward. false: more memory, and less "
      "communication",
+     false},
+    {"shard_frozen",
+     &Recipe::shard_frozen,
+     {},
+     "with zero3, also shard the parameters that are not trained. false: they are complete on every rank",
+     false},
+    {"mesh",
+     &Recipe::mesh,
+     {},
+     "arrangement of the ranks for zero1 to zero3, such as {data: 2, shard: 2}: ranks of the axis shard share one copy "
+     "of the model, and the axis data has copies (hybrid sharding). Empty: all ranks share one copy",
+     false},
+    {"shard_state_over_all",
+     &Recipe::shard_state_over_all,
+     {},
+     "with a mesh and zero2 or zero3, divide the optimizer state over all ranks, not only over the axis shard",
      false},
     {"reproducible_ranks",
      &Recipe::reproducible_ranks,
@@ -563,12 +589,21 @@ std::string text_in_yaml(const YAML::Node& value) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+/// "a: 1, b: 2" for a map.
+std::string map_in_yaml(const YAML::Node& map) {
+  std::string text;
+  for (const auto& item : map)
+    text += c10::str(text.empty() ? "" : ", ", item.first.as<std::string>(""), ": ", item.second.as<std::string>(""));
+  return text;
+}
+
 std::string value_text(const Row& row, const Recipe& recipe) {
   return std::visit(
       [&](auto member) -> std::string {
         const auto& value = recipe.*member;
         using T = std::decay_t<decltype(value)>;
         if constexpr (std::is_same_v<T, std::string>) {
+          if (&value == &recipe.mesh && !value.empty()) return "{" + mesh_text(parse_mesh(value)) + "}";
           return plain_in_yaml(value) ? value : quoted_in_yaml(value);
         } else if constexpr (std::is_same_v<T, bool>) {
           return value ? "true" : "false";
@@ -579,129 +614,6 @@ std::string value_text(const Row& row, const Recipe& recipe) {
         }
       },
       row.member);
-}
-
-// ---- combinations of keys
-
-void check_course_keys(const Recipe& recipe, const std::string& where) {
-  TORCH_CHECK_VALUE(recipe.warmup_epochs <= static_cast<double>(recipe.epochs), "recipe: ", where,
-                    ": warmup_epochs = ", recipe.warmup_epochs, " is more than epochs = ", recipe.epochs,
-                    ", so the learning rate would never reach lr.");
-  const bool grows = recipe.batch_size_start > 0 || recipe.image_size_start > 0;
-  TORCH_CHECK_VALUE(!grows || recipe.growth_epochs > 0, "recipe: ", where,
-                    ": batch_size_start and image_size_start need growth_epochs, the number of epochs until the full "
-                    "size is reached.");
-  TORCH_CHECK_VALUE(recipe.batch_size_start <= recipe.batch_size, "recipe: ", where,
-                    ": batch_size_start = ", recipe.batch_size_start, " is more than batch_size = ", recipe.batch_size,
-                    ".");
-  TORCH_CHECK_VALUE(recipe.image_size_start == 0 || recipe.image_size_start <= recipe.image_size, "recipe: ", where,
-                    ": image_size_start = ", recipe.image_size_start, " needs an image_size of at least that, got ",
-                    recipe.image_size, ".");
-  TORCH_CHECK_VALUE(recipe.lr_schedule != "one_cycle" || recipe.warmup_epochs == 0, "recipe: ", where,
-                    ": lr_schedule one_cycle contains a warm-up, so warmup_epochs must be 0, got ",
-                    recipe.warmup_epochs, ".");
-}
-
-void check_teacher_keys(const Recipe& recipe, const std::string& where) {
-  TORCH_CHECK_VALUE(recipe.teacher_top == 0 || !recipe.teacher_cache.empty(), "recipe: ", where,
-                    ": teacher_top = ", recipe.teacher_top, " needs teacher_cache, the file for the largest logits.");
-  const bool cached = !recipe.teacher_cache.empty();
-  TORCH_CHECK_VALUE(!cached || recipe.augment == "none", "recipe: ", where,
-                    ": teacher_cache stores one output per sample, but with augment = ", recipe.augment,
-                    " the teacher sees another image in each epoch. Set augment: none, or leave teacher_cache empty.");
-  TORCH_CHECK_VALUE(
-      !cached || recipe.image_size_start == 0, "recipe: ", where,
-      ": teacher_cache stores one output per sample, but with image_size_start = ", recipe.image_size_start,
-      " the image size changes between epochs. Set image_size_start: 0, or leave teacher_cache empty.");
-  TORCH_CHECK_VALUE(!recipe.teacher_compile || recipe.compile == "none", "recipe: ", where,
-                    ": teacher_compile works with compile = none, got compile = ", recipe.compile,
-                    ", which compiles the teacher together with the model. Set teacher_compile: false.");
-  TORCH_CHECK_VALUE(!recipe.teacher_compile || recipe.device.starts_with("cpu"), "recipe: ", where,
-                    ": teacher_compile generates code for the CPU only, got device = ", recipe.device,
-                    ". Set teacher_compile: false.");
-}
-
-void check_quantize_keys(const Recipe& recipe, const std::string& where) {
-  TORCH_CHECK_VALUE(recipe.quantize_scales == "observed" || recipe.quantize != "none", "recipe: ", where,
-                    ": quantize_scales = ", recipe.quantize_scales,
-                    " works only with quantize = int8, got quantize = none. Set quantize: int8, or "
-                    "quantize_scales: observed.");
-  TORCH_CHECK_VALUE(recipe.quantize_start_step == 0 || recipe.quantize != "none", "recipe: ", where,
-                    ": quantize_start_step = ", recipe.quantize_start_step,
-                    " works only with quantize = int8, got quantize = none. Set quantize: int8, or "
-                    "quantize_start_step: 0.");
-}
-
-void check_precision_keys(const Recipe& recipe, const std::string& where) {
-  const bool looks_at_gradients =
-      recipe.max_grad_norm > 0 || recipe.max_grad_value > 0 || recipe.gradient_accumulation_steps > 1;
-  TORCH_CHECK_VALUE(
-      recipe.precision != "fp16" || recipe.amp_level == "O1" || !looks_at_gradients, "recipe: ", where,
-      ": max_grad_norm, max_grad_value and gradient_accumulation_steps need fp32 gradients, but fp16 with amp_level ",
-      recipe.amp_level, " has fp16 gradients. Use amp_level O1, or precision bf16.");
-  const bool fused = recipe.optimizer_impl == "fused" || recipe.optimizer_impl == "auto";
-  TORCH_CHECK_VALUE(recipe.precision != "fp16" || recipe.amp_level != "O2" || fused, "recipe: ", where,
-                    ": fp16 with amp_level O2 needs optimizer_impl fused or auto, got ", recipe.optimizer_impl,
-                    ". Only a fused step unscales fp16 gradients in fp32.");
-}
-
-void check_recompute_keys(const Recipe& recipe, const std::string& where) {
-  TORCH_CHECK_VALUE(recipe.activation_memory_budget == 0 || recipe.activation_memory_budget_mb == 0, "recipe: ", where,
-                    ": expected either activation_memory_budget or activation_memory_budget_mb, got ",
-                    recipe.activation_memory_budget, " and ", recipe.activation_memory_budget_mb,
-                    ". Set one of them to 0.");
-  const bool by_share = recipe.activation_memory_budget > 0;
-  const char* key = by_share ? "activation_memory_budget" : "activation_memory_budget_mb";
-  const double kept =
-      by_share ? recipe.activation_memory_budget : static_cast<double>(recipe.activation_memory_budget_mb);
-  TORCH_CHECK_VALUE(kept == 0 || recipe.recompute == "blocks", "recipe: ", where, ": ", key, " = ", kept,
-                    " works only with recompute = blocks, got recompute = ", recipe.recompute,
-                    ". Set recompute: blocks, or ", key, ": 0.");
-  TORCH_CHECK_VALUE(recipe.offload_reserve_mb == 0 || !recipe.offload_folder.empty(), "recipe: ", where,
-                    ": offload_reserve_mb = ", recipe.offload_reserve_mb,
-                    " needs offload_folder, because the space is reserved on the disk of this folder. Set "
-                    "offload_folder, or set offload_reserve_mb: 0.");
-  // With both, different runs would round different tensors.
-  TORCH_CHECK_VALUE(kept == 0 || recipe.activation_dtype == "full", "recipe: ", where,
-                    ": activation_dtype = ", recipe.activation_dtype, " needs ", key, " = 0, got ", kept,
-                    ". The budget selects activations by measured times, so different runs would round differently.");
-}
-
-void check_memory_keys(const Recipe& recipe, const std::string& where) {
-  const bool knows_bits = recipe.optimizer == "auto" || recipe.optimizer == "sgd" || recipe.optimizer == "adam" ||
-                          recipe.optimizer == "adamw" || recipe.optimizer == "lion";
-  TORCH_CHECK_VALUE(recipe.optimizer_state == "auto" || knows_bits, "recipe: ", where,
-                    ": optimizer_state = ", recipe.optimizer_state,
-                    " works only with sgd, adam, adamw and lion, got optimizer = ", recipe.optimizer, ".");
-  const bool fused = recipe.optimizer_impl == "fused" || recipe.optimizer_impl == "auto";
-  TORCH_CHECK_VALUE(recipe.optimizer_state == "auto" || fused, "recipe: ", where,
-                    ": optimizer_state = ", recipe.optimizer_state, " needs optimizer_impl fused or auto, got ",
-                    recipe.optimizer_impl, ".");
-  check_recompute_keys(recipe, where);
-  const std::string conflict = recipe.optimizer_in_backward ? optimizer_in_backward_conflict(recipe) : "";
-  TORCH_CHECK_VALUE(conflict.empty(), "recipe: ", where, ": optimizer_in_backward = true, but ", conflict,
-                    ". Set optimizer_in_backward: false, or change the other setting.");
-}
-
-/// Checks combinations of members. Params: where – name of the text in messages, such as a path
-void check_together(const Recipe& recipe, const std::string& where) {
-  check_course_keys(recipe, where);
-  check_teacher_keys(recipe, where);
-  check_quantize_keys(recipe, where);
-  check_precision_keys(recipe, where);
-  check_memory_keys(recipe, where);
-  const std::string conflict = recipe.compile == "none" ? "" : compile_conflict(recipe);
-  TORCH_CHECK_VALUE(conflict.empty(), "recipe: ", where, ": compile = ", recipe.compile, ", but ", conflict,
-                    ". Set compile: none, or change the other setting.");
-  TORCH_CHECK_VALUE(recipe.memory_budget > 0, "recipe: ", where,
-                    ": memory_budget must be larger than 0 and at most 1, got 0. Use 1 for no recomputation.");
-  TORCH_CHECK_VALUE(recipe.memory_budget == 1 || recipe.compile == "step", "recipe: ", where,
-                    ": memory_budget = ", recipe.memory_budget,
-                    " works only with compile = step, got compile = ", recipe.compile,
-                    ". Set compile: step, or memory_budget: 1.");
-  check_rank_keys(recipe, where);
-  parse_log_kinds(recipe.log);
-  parse_steps(recipe.trace_steps);
 }
 
 }  // namespace
@@ -728,11 +640,12 @@ Recipe Recipe::parse(std::string_view text, std::string_view where) {
     const std::string& key = item.first.Scalar();
     const Row& row = find_row(key, origin);
     TORCH_CHECK_VALUE(seen.insert(key).second, "recipe: ", origin.text(), ": the key \"", key, "\" occurs twice.");
-    TORCH_CHECK_VALUE(item.second.IsScalar() || item.second.IsNull(), "recipe: ", origin.text(), ": ", key,
+    const bool mesh = item.second.IsMap() && key == "mesh";
+    TORCH_CHECK_VALUE(mesh || item.second.IsScalar() || item.second.IsNull(), "recipe: ", origin.text(), ": ", key,
                       ": expected one value (", type_of(row), "), got a list or a map.");
-    assign(row, recipe, text_in_yaml(item.second), origin);
+    assign(row, recipe, mesh ? map_in_yaml(item.second) : text_in_yaml(item.second), origin);
   }
-  check_together(recipe, std::string(where));
+  check_keys_together(recipe, std::string(where));
   return recipe;
 }
 
@@ -754,7 +667,7 @@ void Recipe::set(std::string_view key_equals_value) {
 
 void Recipe::validate() const {
   for (const Row& row : table) check(row, *this, {"combined settings"});
-  check_together(*this, "combined settings");
+  check_keys_together(*this, "combined settings");
 }
 
 std::string Recipe::to_yaml(bool comments) const {
@@ -780,6 +693,7 @@ std::vector<RecipeField> recipe_fields() {
 }
 
 std::string optimizer_in_backward_conflict(const Recipe& recipe) {
+  if (recipe.data_parallel == "dp") return "data_parallel = dp adds the gradients of the replicas after backward";
   if (recipe.gradient_accumulation_steps > 1)
     return c10::str("gradient_accumulation_steps = ", recipe.gradient_accumulation_steps, " accumulates gradients");
   if (recipe.gradient_accumulation_dtype != "auto")

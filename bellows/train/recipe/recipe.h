@@ -21,6 +21,7 @@ struct Recipe {
   std::string weights;
   int64_t epochs = 10;
   int64_t batch_size = 32;
+  int64_t batch_size_per_rank = 0;
   int64_t image_size = 0;
   std::string tokenizer;
   std::string text_field;
@@ -90,10 +91,14 @@ struct Recipe {
   std::string offload_folder;
   int64_t offload_reserve_mb = 0;
   std::string data_parallel = "ddp";
+  int64_t replicas = 0;
   std::string gradient_compression = "none";
   int64_t bucket_mb = 25;
   std::string shard_units;
   bool reshard_after_forward = true;
+  bool shard_frozen = false;
+  std::string mesh;
+  bool shard_state_over_all = false;
   int64_t reproducible_ranks = 0;
 
   // Output: checkpoints, logs, traces.

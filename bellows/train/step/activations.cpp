@@ -100,6 +100,7 @@ std::string Activations::describe() const {
 }
 
 std::string recompute_obstacle(const Recipe& recipe) {
+  if (recipe.data_parallel == "dp") return "the replicas of data_parallel = dp share random generators";
   const auto generators = checkpoint::rng_state();
   int64_t blocks = 0;
   try {

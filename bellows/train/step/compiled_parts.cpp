@@ -44,6 +44,8 @@ bool CompiledParts::ready() const {
 }
 
 std::string compile_conflict(const Recipe& recipe) {
+  if (recipe.data_parallel == "dp")
+    return "data_parallel = dp runs each replica on a thread of its own, and a compiled function records one thread";
   return recipe.device.starts_with("cpu") ? "" : "code is generated for the CPU only, got device = " + recipe.device;
 }
 

@@ -1,17 +1,20 @@
 #include "bellows/train/step/ranks.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/sum.h>
 #include <c10/util/Exception.h>
 #include <c10/util/irange.h>
 
+#include <map>
 #include <optional>
 #include <set>
 #include <sstream>
 
 #include "bellows/checkpoint/sharded.h"
+#include "bellows/comm/mesh.h"
 #include "bellows/core/seed.h"
 #include "bellows/core/sharded_gradients.h"
 #include "bellows/optim/state/state.h"
@@ -21,6 +24,8 @@
 #include "bellows/parallel/hooks/hooks.h"
 #include "bellows/parallel/sync_batch_norm.h"
 #include "bellows/parallel/zero/zero_optimizer.h"
+#include "bellows/train/recipe/rank_keys.h"
+#include "bellows/train/recipe/replica_keys.h"
 #include "bellows/train/task.h"
 
 namespace bellows::train {
@@ -30,8 +35,10 @@ using parallel::DistributedDataParallel;
 struct Ranks::State {
   comm::Group group;
   Model model;
+  std::optional<comm::Mesh> mesh = {};
   std::string strategy;
   DataPrints prints{};
+  bool elastic = false;                        ///< ranks can be lost and replaced
   bool skips_samples = false;                  ///< the other ranks do not know which ones
   bool fills_in_order = false;                 ///< see data::Division
   bool synchronizes_norms = false;             ///< the model has synchronized batch norms
@@ -74,11 +81,46 @@ void check_same_recipe(const Job& job, const DataPrints& prints, const comm::Gro
                              group, "Use the same recipe and the same data on all ranks.");
 }
 
+void check_batch_per_rank(const Job& job) {
+  const int64_t per_rank = job.recipe.batch_size_per_rank, ranks = job.ranks ? job.ranks->size() : 1;
+  const int64_t batch = job.train.loader_options().batch_size;
+  TORCH_CHECK_VALUE(per_rank == 0 || batch == per_rank * ranks, "train: batch_size_per_rank = ", per_rank, " needs ",
+                    "batches of ", per_rank * ranks, " samples with ", ranks, ranks == 1 ? " rank" : " ranks",
+                    ", but the data has batches of ", batch, ". Set the batch of the data, or batch_size_per_rank: 0.");
+}
+
+parallel::ShardOptions shard_options(const Recipe& recipe, int stage) {
+  return {.stage = stage,
+          .bucket_bytes = recipe.bucket_mb << 20,
+          .units = split_list(recipe.shard_units),
+          .reshard_after_forward = recipe.reshard_after_forward};
+}
+
+/// See Ranks::local_model().
+class LocalModel final : public ModelWrapper {
+ public:
+  LocalModel(Model inner, NamedTensors local) : ModelWrapper(std::move(inner)) {
+    for (auto& [name, tensor] : local) local_.emplace(std::move(name), std::move(tensor));
+  }
+  NamedTensors named_parameters() const override {
+    NamedTensors result = inner().named_parameters();
+    for (auto& [name, tensor] : result) {
+      if (const auto found = local_.find(name); found != local_.end()) tensor = found->second;
+    }
+    return result;
+  }
+
+ private:
+  std::map<std::string, at::Tensor> local_;
+};
+
 }  // namespace
 
-Ranks::Ranks(Job& job) {
-  if (!job.ranks || job.ranks->size() == 1) return;
+Ranks::Ranks(Job& job) : model_(job.model) {
   const Recipe& recipe = job.recipe;
+  check_batch_per_rank(job);
+  if (!job.ranks || job.ranks->size() == 1) return;
+  check_one_process(recipe, job.ranks->size());
   TORCH_CHECK_VALUE(
       !recipe.sample_stats,
       "train: sample_stats works only with one process. Set sample_stats: false, or train with one process.");
@@ -86,6 +128,7 @@ Ranks::Ranks(Job& job) {
   const comm::Group& group = state_->group;
   state_->prints = train::data_prints(job);
   check_same_recipe(job, state_->prints, group);
+  state_->elastic = job.elastic != nullptr;
   state_->fills_in_order = recipe.reproducible_ranks > 0;
   state_->skips_samples = job.train.loader_options().on_bad_sample == data::OnBadSample::skip;
   job.train = job.train.distributed(group.rank(), group.size(), /*global_batch=*/true);
@@ -96,13 +139,15 @@ Ranks::Ranks(Job& job) {
     state_->ddp.emplace(job.model, group,
                         parallel::DistributedOptions{.hook = hook_of(recipe), .bucket_bytes = recipe.bucket_mb << 20});
   }
+  if (!recipe.mesh.empty()) state_->mesh.emplace(group, parse_mesh(recipe.mesh));
   for (auto& optimizer : job.optimizers) {
     if (stage == 0) continue;
-    auto sharded = parallel::zero_optimizer(optimizer, job.model, group,
-                                            {.stage = stage,
-                                             .bucket_bytes = recipe.bucket_mb << 20,
-                                             .units = split_list(recipe.shard_units),
-                                             .reshard_after_forward = recipe.reshard_after_forward});
+    parallel::ShardOptions options = shard_options(recipe, stage);
+    options.shard_frozen = recipe.shard_frozen && &optimizer == &job.optimizers.front();
+    if (state_->mesh && state_->mesh->size("data") > 1) options.replicas = state_->mesh->group("data");
+    options.shard_state_over_replicas = recipe.shard_state_over_all && options.replicas;
+    auto sharded =
+        parallel::zero_optimizer(optimizer, job.model, state_->mesh ? state_->mesh->group("shard") : group, options);
     if (stage == 3) state_->sharded_parameters.push_back(sharded);
     optimizer = std::move(sharded);
   }
@@ -203,18 +248,37 @@ bool Ranks::all_have_samples(const data::Batch& batch, int64_t batch_size) const
   return samples >= size() && (samples == batch_size || !state_->fills_in_order);
 }
 
-std::vector<comm::Shard> Ranks::parts_of(const Model& model) const {
-  if (!shards_parameters()) return checkpoint::whole_parts(model.state_dict());
-  std::vector<comm::Shard> parts;
-  NamedTensors complete;
-  for (const auto& item : model.state_dict()) {
-    if (!gradient_part(item.second).owner) complete.push_back(item);
-  }
+Model Ranks::local_model() const {
+  if (!shards_parameters()) return model_;
+  NamedTensors local;
   for (const auto& optimizer : state_->sharded_parameters) {
-    for (comm::Shard& shard : optimizer->parameter_shards()) parts.push_back(std::move(shard));
+    for (auto& item : optimizer->local_parameters()) local.push_back(std::move(item));
   }
-  for (comm::Shard& part : checkpoint::whole_parts(complete)) parts.push_back(std::move(part));
+  return Model(model_.name(), std::make_shared<LocalModel>(model_, std::move(local)));
+}
+
+checkpoint::Parts Ranks::parts_of(const NamedTensors& local) const {
+  if (!shards_parameters()) return checkpoint::whole_parts(local);
+  std::map<std::string, at::Tensor> rest(local.begin(), local.end());
+  checkpoint::Parts parts;
+  for (const auto& optimizer : state_->sharded_parameters) {
+    NamedTensors own = optimizer->local_parameters();
+    std::erase_if(own, [&](const auto& item) { return !rest.contains(item.first); });
+    for (auto& [name, tensor] : own) tensor = rest.extract(name).mapped();
+    for (comm::Shard& shard : optimizer->shards_of(own)) parts.push_back(std::move(shard));
+  }
+  for (checkpoint::Part& part : checkpoint::whole_parts({rest.begin(), rest.end()})) parts.push_back(std::move(part));
   return parts;
+}
+
+NamedTensors Ranks::local_parts(const NamedTensors& complete) const {
+  if (!shards_parameters()) return complete;
+  NamedTensors local = local_model().state_dict();
+  std::map<std::string, at::Tensor> whole(complete.begin(), complete.end());
+  std::erase_if(local, [&](const auto& item) { return !whole.contains(item.first); });
+  for (auto& [name, tensor] : local) tensor = at::empty(tensor.sizes(), whole.at(name).options());
+  for (const auto& [name, part, spec] : parts_of(local)) at::Tensor(part).copy_(comm::part_of(whole.at(name), spec));
+  return local;
 }
 
 std::vector<comm::Shard> Ranks::parts_of(const torch::optim::Optimizer& optimizer) {
@@ -223,7 +287,8 @@ std::vector<comm::Shard> Ranks::parts_of(const torch::optim::Optimizer& optimize
 }
 
 NamedTensors Ranks::state() const {
-  return state_ && state_->ddp ? state_->ddp->state() : NamedTensors();
+  // When a rank is lost, the exchange is in the middle of a step. Other ranks have other buckets anyway.
+  return state_ && state_->ddp && !state_->elastic ? state_->ddp->state() : NamedTensors();
 }
 
 void Ranks::restore(const NamedTensors& state) {
@@ -232,7 +297,8 @@ void Ranks::restore(const NamedTensors& state) {
 
 std::string Ranks::describe() const {
   if (!state_) return "";
-  return state_->strategy + ": " + (state_->ddp ? state_->ddp->describe() : c10::str(size(), " ranks"));
+  return c10::str(state_->strategy, ": ", state_->ddp ? state_->ddp->describe() : c10::str(size(), " ranks"),
+                  state_->mesh ? ", mesh " + state_->mesh->to_string() : "");
 }
 
 }  // namespace bellows::train

@@ -70,8 +70,13 @@ class Ranks {
 
   /// Returns the part of an optimizer's state that this rank holds.
   static checkpoint::Parts parts_of(const torch::optim::Optimizer& optimizer);
-  /// Returns the part of the model's parameters and buffers that this rank holds.
-  checkpoint::Parts parts_of(const Model& model) const;
+  /// Returns a view of the model in which each sharded parameter is the tensor of ShardedOptimizer::local_parameters().
+  /// Without sharded parameters, it is the model. Do not call its forward().
+  Model local_model() const;
+  /// Describes tensors with the names and shapes of local_model().state_dict(). The results are views of these tensors.
+  checkpoint::Parts parts_of(const NamedTensors& local) const;
+  /// Converts tensors with the names and shapes of the model's state_dict() to those of local_model().
+  NamedTensors local_parts(const NamedTensors& complete) const;
 
   /// Returns the state of the gradient exchange. The state is the same on all ranks, and is empty if there is only one
   /// process. Restore it before the first step.
@@ -85,6 +90,7 @@ class Ranks {
  private:
   struct State;
   std::unique_ptr<State> state_;
+  Model model_;
 };
 
 }  // namespace bellows::train

@@ -91,6 +91,13 @@ void Rates::set(int64_t step, int64_t epoch) {
   }
 }
 
+void Rates::set_base_rates() {
+  for (const auto i : c10::irange(optimizers_.size())) {
+    auto& groups = optimizers_[i]->param_groups();
+    for (const auto g : c10::irange(base_lr_[i].size())) groups[g].options().set_lr(base_lr_[i][g]);
+  }
+}
+
 void Rates::note_evaluation(double loss) {
   if (plateau_) plateau_->step(loss);
 }

@@ -30,6 +30,8 @@ class Rates {
   void set(int64_t step, int64_t epoch);
   /// Passes the loss of an evaluation to the `plateau` schedule. Other schedules ignore it.
   void note_evaluation(double loss);
+  /// Gives the optimizers the rates that they had before training.
+  void set_base_rates();
 
   /// Returns the current factor and momentum, and the state of `plateau`.
   NamedTensors state() const;

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "bellows/checkpoint/rng.h"
@@ -63,6 +64,8 @@ NamedTensors below(const NamedTensors& tensors, const std::string& prefix) {
   return result;
 }
 
+constexpr const char* averaged_prefix = "average.module.";
+
 std::string optimizer_prefix(size_t index) {
   return index == 0 ? "" : std::to_string(index) + "/";
 }
@@ -74,6 +77,7 @@ TrainLoop::TrainLoop(Job job)
       ranks_(job_),
       device_(parse_device(job_.recipe.device)),
       reproducible_(job_, ranks_),
+      replicas_(job_),
       growth_(job_.recipe, job_.train.channels_last(job_.recipe.channels_last), batches_per_step()),
       loader_(growth_.data(0).loader()),
       policy_(precision_policy(job_.recipe)),
@@ -88,8 +92,9 @@ TrainLoop::TrainLoop(Job job)
   if (job_.recipe.allocator_reuse) keep_freed_memory();
   if (job_.recipe.sample_stats) sample_stats_.emplace(job_.train.source()->id_bound());
   if (job_.recipe.ema_decay > 0) {
-    average_.emplace(job_.model, optim::AveragingOptions{.weight = optim::ema_weight(job_.recipe.ema_decay, true),
-                                                         .buffers = optim::AverageBuffers::average});
+    average_.emplace(ranks_.local_model(),
+                     optim::AveragingOptions{.weight = optim::ema_weight(job_.recipe.ema_decay, true),
+                                             .buffers = optim::AverageBuffers::average});
   }
   take_gradients();
   if (!job_.model.training()) job_.model.train();  // does not change modules that the caller froze
@@ -115,6 +120,7 @@ int64_t TrainLoop::batches_per_step() const {
 }
 
 bool TrainLoop::step(bool stop) {
+  before_step_ = {epoch_, batch_};
   std::optional<data::Batch> first = next_batch();
   if (!first) return false;
   rates_.set(step_, first->epoch());
@@ -136,22 +142,28 @@ void TrainLoop::take_step(data::Batch first, bool stop) {
   std::optional<data::Batch> batch = std::move(first);
   const int64_t epoch = batch->epoch();
   for (const auto& optimizer : job_.optimizers) optimizer->zero_grad();
-  if (job_.recipe.on_nan == "skip") keep_buffers();
+  if (job_.recipe.on_nan == "skip" || job_.elastic) keep_buffers();
   const int64_t batches = batches_per_step();
   const bool single = batches == 1 || epoch_ != epoch;
   const bool alone = single && !reproducible_.on() && ranks_.has_equal_share(*batch, growth_.batch_size(epoch));
   GroupMean mean(ranks_.group(), std::max<int64_t>(growth_.batch_size(epoch) / ranks_.size(), 1), stop,
                  (policy_.loss_scaling && policy_.low_weights && ranks_.group()) || !stepping_.empty());
+  if (job_.elastic && job_.elastic->changed()) mean.request_rejoin();
   last_ids_.clear();
   for (int64_t i = 1; batch; ++i) {
     const bool last = i == batches || epoch_ != epoch;
-    forward_backward(*batch, i - 1, mean, alone, last);
+    if (replicas_.on()) {
+      run_replicas(*batch, i - 1, mean, alone);
+    } else {
+      forward_backward(*batch, i - 1, mean, alone, last);
+    }
     batch = last ? std::nullopt : next_batch();
   }
   reproducible_.end_step();
   quantized_.exchange(ranks_.group(), step_);
   last_loss_ = mean.loss();
   stop_ = mean.stop();
+  rejoin_ = mean.rejoin();
   last_batch_size_ = mean.samples();
   if (job_.recipe.on_nan == "skip") put_back_buffers(last_loss_);
   PhaseClock clock;
@@ -191,9 +203,30 @@ void TrainLoop::forward_backward(const data::Batch& batch, int64_t number, Group
   if (last && !exchanges_early) mean.exchange();
   check_gradient(batch);
   clock.add_to(phases_.backward);
+  note_output(batch, *output);
+}
+
+void TrainLoop::run_replicas(const data::Batch& batch, int64_t number, GroupMean& mean, bool alone) {
+  PhaseClock clock;
+  const at::Tensor one = at::scalar_tensor(1, at::TensorOptions(device_).dtype(at::kFloat));
+  std::optional<StepOutput> output;
+  {
+    const inspect::TraceScope scope("replicas");
+    const auto precision = make_precision_guard(policy_, device_);
+    output = replicas_.forward_backward(
+        batch, mean,
+        {.activations = activations_, .step = step_, .batch = number, .alone = alone, .gradient = update_.scaled(one)});
+  }
+  check_finite(output->loss, batch);
+  check_gradient(batch);
+  clock.add_to(phases_.backward);
+  note_output(batch, *output);
+}
+
+void TrainLoop::note_output(const data::Batch& batch, const StepOutput& output) {
   if (batch.size() > 0 && batch.contains("label"))
-    metrics_.update(output->loss.detach(), output->predictions, batch["label"]);
-  if (sample_stats_) note_samples(batch, output->predictions);
+    metrics_.update(output.loss.detach(), output.predictions, batch["label"]);
+  if (sample_stats_) note_samples(batch, output.predictions);
   last_ids_.insert(last_ids_.end(), batch.ids().begin(), batch.ids().end());
 }
 
@@ -298,6 +331,21 @@ std::vector<at::Tensor> TrainLoop::step_buffers() const {
   return buffers;
 }
 
+Job TrainLoop::take_job() {
+  rates_.set_base_rates();
+  return std::move(job_);
+}
+
+void TrainLoop::undo_step() {
+  if (between_steps_) return;
+  const c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> buffers = step_buffers();
+  for (const auto i : c10::irange(kept_buffers_.size())) buffers[i].copy_(kept_buffers_[i]);
+  std::tie(epoch_, batch_) = before_step_;
+  started_ = false;
+  between_steps_ = true;
+}
+
 void TrainLoop::put_back_buffers(const at::Tensor& loss) {
   const c10::NoGradGuard no_grad;
   const at::Tensor good = at::isfinite(loss);
@@ -328,6 +376,7 @@ Evaluation TrainLoop::evaluate() {
   TORCH_CHECK_VALUE(job_.eval, "TrainLoop::evaluate: there is no held-out data. Set eval_split or eval_data.");
   if (!eval_loader_) eval_loader_ = job_.eval->channels_last(job_.recipe.channels_last).loader();
   std::optional<optim::AveragedWeights> averaged;
+  ranks_.release_parameters();  // gathered in advance, with the values before the average
   if (average_ && average_->n_averaged() > 0) averaged.emplace(*average_);
   ranks_.before_evaluation();
   ranks_.gather_parameters();  // ranks may have different numbers of batches
@@ -372,24 +421,46 @@ NamedTensors TrainLoop::extra_state(const comm::Group* ranks) const {
   append("rates.", rates_.state());
   append("exchange.", ranks_.state());
   append(quantized_training_prefix, quantized_.state());
-  if (average_) append("average.", average_->state_dict());
   if (sample_stats_) append("sample_stats.", sample_stats_->state());
   return extra;
 }
 
 checkpoint::State TrainLoop::state() const {
+  NamedTensors extra = extra_state(nullptr);
+  for (const auto& [name, value] : average_ ? average_->state_dict() : NamedTensors())
+    extra.emplace_back("average." + name, value);
   return {.model = job_.model.state_dict(),
           .optimizer = optimizer_state(),
           .rng = checkpoint::rng_state(),
-          .extra = extra_state(nullptr),
+          .extra = std::move(extra),
           .step = step_,
           .epoch = epoch_,
           .batch = batch_ / reproducible_.batches_per_batch(),
           .recipe = job_.recipe.to_yaml()};
 }
 
+checkpoint::Parts TrainLoop::average_parts() const {
+  if (!average_) return {};
+  checkpoint::Parts parts = ranks_.parts_of(average_->averaged());
+  for (checkpoint::Part& part : parts) part.name = averaged_prefix + part.name;
+  for (checkpoint::Part& part :
+       checkpoint::whole_parts({{"average.n_averaged", average_->state_dict().front().second}}))
+    parts.push_back(std::move(part));
+  return parts;
+}
+
+void TrainLoop::restore_average(const NamedTensors& extra) {
+  NamedTensors state;
+  for (auto& [name, value] : ranks_.local_parts(below(extra, averaged_prefix)))
+    state.emplace_back("module." + name, value);
+  for (const auto& [name, value] : extra) {
+    if (name == "average.n_averaged") state.emplace_back("n_averaged", value);
+  }
+  average_->load_state_dict(state);
+}
+
 checkpoint::ShardedState TrainLoop::sharded_state() const {
-  checkpoint::ShardedState state{.model = ranks_.parts_of(job_.model),
+  checkpoint::ShardedState state{.model = ranks_.parts_of(ranks_.local_model().state_dict()),
                                  .optimizer = {},
                                  .extra = checkpoint::whole_parts(extra_state(ranks_.group())),
                                  .rng = checkpoint::rng_state(),
@@ -397,6 +468,7 @@ checkpoint::ShardedState TrainLoop::sharded_state() const {
                                  .epoch = epoch_,
                                  .batch = batch_ / reproducible_.batches_per_batch(),
                                  .recipe = job_.recipe.to_yaml()};
+  for (checkpoint::Part& part : average_parts()) state.extra.push_back(std::move(part));
   for (const auto i : c10::irange(job_.optimizers.size())) {
     for (checkpoint::Part& part : Ranks::parts_of(*job_.optimizers[i])) {
       part.name = optimizer_prefix(i) + part.name;
@@ -413,7 +485,7 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options) {
     if (name == "samples") samples_ = value.item<int64_t>();
     if (name == "skipped") skipped_ = value.item<int64_t>();
   }
-  const NamedTensors average = below(state.extra, "average.");
+  const bool has_average = !below(state.extra, "average.").empty();
   if (!own_options || !below(state.extra, "scaler.").empty()) update_.restore(state.extra);
   metrics_ = TrainMetrics(job_.recipe.train_metrics);
   if (ranks_.rank() == 0) metrics_.restore(below(state.extra, "train_metrics."));  // counts include those of all ranks
@@ -424,7 +496,7 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options) {
   if (!own_options || !quantized.empty()) quantized_.restore(quantized);
   if (!own_options) ranks_.restore(below(state.extra, "exchange."));
   if (own_options) rates_.forget();
-  if (average_ && (!own_options || !average.empty())) average_->load_state_dict(average);
+  if (average_ && (!own_options || has_average)) restore_average(state.extra);
   step_ = state.step;
   epoch_ = state.epoch;
   batch_ = state.batch * reproducible_.batches_per_batch();

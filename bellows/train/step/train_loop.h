@@ -21,6 +21,7 @@
 #include "bellows/train/step/quantized_training.h"
 #include "bellows/train/step/ranks.h"
 #include "bellows/train/step/rates.h"
+#include "bellows/train/step/replicas.h"
 #include "bellows/train/step/reproducible_ranks.h"
 #include "bellows/train/step/train_metrics.h"
 #include "bellows/train/step/update.h"
@@ -28,7 +29,8 @@
 namespace bellows::train {
 
 /// Seconds per phase of the steps, measured on the host's clock. An accelerator may execute the work later. With
-/// `compile: step`, the operators of a step run at its end and count as update.
+/// `compile: step`, the operators of a step run at its end and count as update. With `data_parallel: dp`, forward
+/// counts as backward, because each replica starts backward on its own.
 struct PhaseSeconds {
   double load = 0, forward = 0, backward = 0, update = 0;
 };
@@ -62,6 +64,8 @@ class TrainLoop {
   bool between_steps() const { return between_steps_; }
   /// The ranks in this training job.
   Ranks& ranks() { return ranks_; }
+  /// The replicas in this process.
+  const Replicas& replicas() const { return replicas_; }
   /// Whether the compilations for the recipe's `compile` are complete, except for evaluation.
   bool is_compiled() const { return compiled_.ready(); }
   /// The methods that reduce activation memory in each step.
@@ -121,6 +125,14 @@ class TrainLoop {
   ///                       the state lacks, such as average and loss scale, then keep their initial values
   void restore(const checkpoint::State& state, bool own_options = false);
 
+  /// After an exception in step(): restores buffers and data position, so that the step can be repeated. Weights do not
+  /// change before the ranks have exchanged all gradients.
+  void undo_step();
+  /// Whether the ranks agreed in the last step to join another world. The result is the same on all ranks.
+  bool rejoin() const { return rejoin_; }
+  /// Returns the job, for another loop. Afterwards, only destroy this loop.
+  Job take_job();
+
   const Job& job() const { return job_; }
   /// Returns the difficulty statistics of each sample, or null if sample_stats is off.
   data::SampleStats* sample_stats() { return sample_stats_ ? &*sample_stats_ : nullptr; }
@@ -131,12 +143,16 @@ class TrainLoop {
   std::optional<data::Batch> next_batch();
   void take_step(data::Batch first, bool stop);
   void forward_backward(const data::Batch& batch, int64_t number, GroupMean& mean, bool alone, bool last);
+  void run_replicas(const data::Batch& batch, int64_t number, GroupMean& mean, bool alone);
+  void note_output(const data::Batch& batch, const StepOutput& output);
   void note_samples(const data::Batch& batch, const at::Tensor& predictions);
   void replay(const data::Batch& batch);
   std::string cause_of_bad_value(const data::Batch& batch);
   bool looks_at_once() const;
   void check_finite(const at::Tensor& loss, const data::Batch& batch);
   void check_gradient(const data::Batch& batch);
+  checkpoint::Parts average_parts() const;
+  void restore_average(const NamedTensors& extra);
   std::vector<at::Tensor> step_buffers() const;
   void keep_buffers();
   void put_back_buffers(const at::Tensor& loss);
@@ -150,6 +166,7 @@ class TrainLoop {
   Ranks ranks_;  ///< modifies the job
   c10::Device device_;
   ReproducibleRanks reproducible_;  ///< modifies the job
+  Replicas replicas_;               ///< modifies the job
   Growth growth_;
   data::Loader loader_;
   std::optional<data::Loader> eval_loader_;
@@ -171,7 +188,8 @@ class TrainLoop {
   std::vector<int64_t> last_ids_;
   int64_t step_ = 0, samples_ = 0, skipped_ = 0, last_batch_size_ = 0;
   int64_t epoch_ = 0, batch_ = 0;
-  bool stop_ = false, between_steps_ = true;
+  std::pair<int64_t, int64_t> before_step_;  ///< epoch_ and batch_ before the last step
+  bool stop_ = false, rejoin_ = false, between_steps_ = true;
   bool started_ = false;    ///< the loader is at (epoch_, batch_)
   bool delivered_ = false;  ///< the loader has returned a batch in this epoch
 };

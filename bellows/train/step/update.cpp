@@ -78,13 +78,19 @@ at::Tensor GroupMean::weigh(const StepOutput& output, int64_t samples, bool alon
   return weighed;
 }
 
+at::Tensor GroupMean::unit_for(int64_t samples) {
+  if (!unit_.defined()) unit_ = at::scalar_tensor(std::exp2(std::floor(std::log2(samples))), at::kDouble);
+  return unit_;
+}
+
 void GroupMean::exchange() {
   if (!ranks_) return;
   const at::Tensor loss = single_.defined() ? single_ : sum_;
   const at::Tensor count = total_.defined() ? total_ : at::scalar_tensor(1, loss.options().dtype(at::kDouble));
   const at::Tensor wish = at::scalar_tensor(stop_ ? 1 : 0, count.options());
+  const at::Tensor rejoin = at::scalar_tensor(rejoin_ ? 1 : 0, count.options());
   const at::Tensor samples = at::scalar_tensor(samples_, count.options());
-  pending_ = comm::all_reduce_async(at::stack({loss.to(at::kDouble), count, wish, samples}), *ranks_);
+  pending_ = comm::all_reduce_async(at::stack({loss.to(at::kDouble), count, wish, samples, rejoin}), *ranks_);
 }
 
 void GroupMean::receive() {
@@ -98,6 +104,12 @@ void GroupMean::receive() {
   }
   stops_ = sums[2];
   all_samples_ = sums[3];
+  rejoins_ = sums[4];
+}
+
+bool GroupMean::rejoin() {
+  receive();
+  return rejoins_.defined() ? rejoins_.item<double>() > 0 : rejoin_;
 }
 
 bool GroupMean::stop() {

@@ -34,10 +34,17 @@ class GroupMean {
   /// Params: alone – whether this is the only batch of the step and every rank has the same number of samples
   /// Returns: the tensor from which backward() starts
   at::Tensor weigh(const StepOutput& output, int64_t samples, bool alone);
+  /// Returns u. If it is not known yet, sets it. Call this function before weigh() if losses must be weighted earlier.
+  /// Params: samples – approximate number of samples in a batch, at least 1
+  at::Tensor unit_for(int64_t samples);
   /// Starts the exchange of sums with the other ranks. Call this function after the last weigh() of a step.
   void exchange();
+  /// Requests that the ranks join another world after this step (comm::ElasticWorld). Call it before exchange().
+  void request_rejoin() { rejoin_ = true; }
   /// Whether any rank requested a stop. Waits for the device.
   bool stop();
+  /// Whether any rank called request_rejoin(). Waits for the device.
+  bool rejoin();
   /// Returns the number of samples of all ranks. Waits for the device.
   int64_t samples();
   /// Returns the divisor of the gradients, or an undefined tensor if they must not be divided.
@@ -49,9 +56,9 @@ class GroupMean {
   void receive();
 
   const comm::Group* ranks_;
-  bool stop_, at_once_;
+  bool stop_, at_once_, rejoin_ = false;
   int64_t samples_ = 0;
-  at::Tensor sum_, total_, unit_, single_, stops_, all_samples_;
+  at::Tensor sum_, total_, unit_, single_, stops_, rejoins_, all_samples_;
   std::optional<comm::Pending> pending_;
 };
 

@@ -1,0 +1,38 @@
+#include "bellows/comm/elastic/membership.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <sstream>
+
+namespace bellows::comm {
+
+std::string Membership::to_text() const {
+  return c10::str(generation, ": ", c10::Join(" ", ids));
+}
+
+Membership Membership::parse(std::string_view text) {
+  std::istringstream in{std::string(text)};
+  Membership result;
+  char colon = 0;
+  in >> result.generation >> colon;
+  for (int id = 0; in >> id;) result.ids.push_back(id);
+  TORCH_CHECK_VALUE(in.eof() && colon == ':' && result.generation >= 0 && !result.ids.empty() &&
+                        std::is_sorted(result.ids.begin(), result.ids.end()),
+                    "the launcher's list of processes is damaged: expected text such as \"3: 0 1 4\", got \"",
+                    text.substr(0, 100), "\". Does another program use the port?");
+  return result;
+}
+
+std::optional<int> Membership::rank_of(int id) const {
+  const auto found = std::lower_bound(ids.begin(), ids.end(), id);
+  if (found == ids.end() || *found != id) return std::nullopt;
+  return static_cast<int>(found - ids.begin());
+}
+
+std::string ready_key(int id) {
+  return "ready/" + std::to_string(id);
+}
+
+}  // namespace bellows::comm

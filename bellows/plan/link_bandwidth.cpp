@@ -1,0 +1,90 @@
+#include "bellows/plan/link_bandwidth.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <c10/util/irange.h>
+
+#include <chrono>
+#include <exception>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "bellows/comm/collectives.h"
+#include "bellows/comm/group_parts.h"
+#include "bellows/comm/rendezvous/peer.h"
+#include "bellows/comm/rendezvous/store.h"
+#include "bellows/comm/watchdog.h"
+#include "bellows/core/stats.h"
+#include "bellows/system/random_token.h"
+#include "bellows/system/thread.h"
+
+namespace bellows::train {
+
+namespace {
+
+constexpr int64_t link_bytes = 16 << 20;
+constexpr int link_repeats = 5;
+constexpr double link_timeout_s = 60, link_warning_s = 10;
+
+/// Returns the seconds of each all-reduce on this rank.
+std::vector<double> time_all_reduces(const comm::Group& group) {
+  using Clock = std::chrono::steady_clock;
+  const at::Tensor tensor = at::zeros({link_bytes / static_cast<int64_t>(sizeof(float))}, at::kFloat);
+  comm::all_reduce(tensor, group);  // warm-up: allocates memory and buffers
+  std::vector<double> seconds;
+  for (int i = 0; i < link_repeats; ++i) {
+    comm::barrier(group);
+    const auto start = Clock::now();
+    comm::all_reduce(tensor, group);
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  return seconds;
+}
+
+std::vector<double> run_measured_rank(const comm::Store& store, int rank, int count) {
+  comm::GroupParts parts{.name = "link", .rank = rank, .address = "127.0.0.1", .timeout_s = link_timeout_s};
+  parts.ranks.resize(static_cast<size_t>(count));
+  std::iota(parts.ranks.begin(), parts.ranks.end(), 0);
+  const std::vector<comm::Peer> peers(parts.ranks.size(), comm::this_peer());
+  const auto watchdog = comm::Watchdog::start(store.another(), rank, peers, link_warning_s);
+  std::vector<double> seconds;
+  try {
+    seconds = time_all_reduces(comm::make_group(parts, store.another(), watchdog));
+  } catch (...) {
+    watchdog->leave();  // otherwise, the watchdog's thread would keep running
+    throw;
+  }
+  watchdog->leave();
+  return seconds;
+}
+
+}  // namespace
+
+double measure_link(int ranks) {
+  TORCH_CHECK_VALUE(ranks >= 2 && ranks <= most_measured_ranks, "measure_link: expected 2 to ", most_measured_ranks,
+                    " ranks, got ", ranks, ".");
+  check_threads(ranks);  // with fewer threads, the ranks would wait for each other
+  // Other users of this machine can connect to the store, but cannot guess its keys.
+  const comm::Store store = comm::Store::serve("127.0.0.1", 0).under(random_token());
+  std::vector<std::vector<double>> seconds(static_cast<size_t>(ranks));
+  std::vector<std::exception_ptr> errors(seconds.size());
+  {
+    std::vector<std::jthread> threads;
+    for (const auto rank : c10::irange(seconds.size())) {
+      threads.push_back(start_thread<std::jthread>("measure_link", [&, rank] {
+        try {
+          seconds[rank] = run_measured_rank(store, static_cast<int>(rank), ranks);
+        } catch (...) {
+          errors[rank] = std::current_exception();
+        }
+      }));
+    }
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return 2.0 * (ranks - 1) / ranks * static_cast<double>(link_bytes) / median(seconds.front());
+}
+
+}  // namespace bellows::train

@@ -1,0 +1,185 @@
+// Ranks that are lost and replaced while the others continue: 5 losses, 100 with script/test --slow.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "bellows/core/seed.h"
+#include "bellows/io/tensors/safetensors.h"
+#include "bellows/train/trainer.h"
+#include "tests/cli/process.h"
+#include "tests/train/parallel/elastic_job.h"
+
+namespace bellows::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// The ranks that have completed a step since they started.
+std::vector<pid_t> training_ranks(const std::string& folder) {
+  std::vector<pid_t> ranks;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with("steps-")) continue;
+    const pid_t pid = std::stoi(name.substr(6));
+    if (::kill(pid, 0) == 0) ranks.push_back(pid);
+  }
+  return ranks;
+}
+
+/// Kills ranks at random moments, but never the last one that has the state.
+class Killer {
+ public:
+  Killer(std::string folder, int losses) : folder_(std::move(folder)), losses_(losses) {}
+  /// Call it repeatedly.
+  void look() {
+    const auto now = std::chrono::steady_clock::now();
+    if (done() || now < next_) return;
+    next_ = now + std::chrono::milliseconds(std::uniform_int_distribution(50, 900)(random_));
+    const std::vector<pid_t> ranks = training_ranks(folder_);
+    if (ranks.size() < 2) return;
+    const pid_t victim = ranks[std::uniform_int_distribution<size_t>(0, ranks.size() - 1)(random_)];
+    if (::kill(victim, SIGKILL) == 0) ++killed_;
+    std::filesystem::remove(folder_ + "/steps-" + std::to_string(victim));
+  }
+  bool done() const { return killed_ >= losses_; }
+
+ private:
+  const std::string folder_;
+  const int losses_;
+  int killed_ = 0;
+  std::mt19937 random_{7};
+  std::chrono::steady_clock::time_point next_;
+};
+
+NamedTensors trained_alone(Recipe recipe, const std::string& folder) {
+  recipe.run_folder = folder;
+  Job job = elastic_job(recipe);
+  const Model model = job.model;
+  Trainer(recipe).fit(std::move(job));
+  return model.state_dict();
+}
+
+void expect_close(const NamedTensors& got, const NamedTensors& expected) {
+  std::map<std::string, at::Tensor> by_name(got.begin(), got.end());
+  ASSERT_EQ(by_name.size(), expected.size());
+  for (const auto& [name, tensor] : expected) {
+    ASSERT_TRUE(by_name.contains(name)) << name;
+    const bool close = at::allclose(by_name.at(name), tensor, /*rtol=*/1e-8, /*atol=*/1e-10);
+    EXPECT_TRUE(close) << name << " differs by " << (by_name.at(name) - tensor).abs().max().item<double>();
+  }
+}
+
+/// The steps in a log, in the order of its rows.
+std::vector<int64_t> logged_steps(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<int64_t> steps;
+  std::string line;
+  std::getline(file, line);
+  while (std::getline(file, line)) steps.push_back(std::stoll(line));
+  return steps;
+}
+
+// Every step uses all samples of its batch exactly once. Otherwise, the weights would be others.
+TEST(ElasticRanks, LostReplicasChangeNoResult) {
+  const int losses = std::getenv("BELLOWS_SLOW") ? 100 : 5;
+  const int64_t epochs = 60 + 25 * losses;
+  const cli::Scratch scratch;
+  cli::Process process({.arguments = {"launch", "-n", "4", "--max-restarts", "1000", "--replace-lost", "--",
+                                      BELLOWS_BIN_DIR "/elastic_rank", scratch.path(), std::to_string(epochs)}});
+  Killer killer(scratch.path(), losses);
+  const auto poll = [&](const cli::Outcome&) {
+    killer.look();
+    return false;
+  };
+  process.wait_until(poll, 1200);
+  const cli::Outcome outcome = process.finish();
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(killer.done()) << "the run was too short";
+  EXPECT_THAT(outcome.out, HasSubstr("steps " + std::to_string(8 * epochs)));
+  expect_close(io::load_safetensors(scratch / "weights.safetensors"),
+               trained_alone(elastic_recipe(epochs), scratch / "alone"));
+  const std::vector<int64_t> steps = logged_steps(scratch / "run/log.csv");
+  EXPECT_TRUE(std::adjacent_find(steps.begin(), steps.end(), std::greater_equal<>()) == steps.end());
+}
+
+TEST(ElasticRanks, TooManyLossesEndTheJob) {
+  const cli::Scratch scratch;
+  cli::Process process({.arguments = {"launch", "-n", "2", "--max-restarts", "1", "--replace-lost", "--",
+                                      BELLOWS_BIN_DIR "/elastic_rank", scratch.path(), "10000"}});
+  Killer killer(scratch.path(), 2);
+  const auto poll = [&](const cli::Outcome&) {
+    killer.look();
+    return false;
+  };
+  process.wait_until(poll, 240);
+  const cli::Outcome outcome = process.finish();
+  EXPECT_EQ(outcome.exit_code, 137) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("The other ranks continue, and a new process takes its place (1 of at most 1)"));
+}
+
+TEST(ElasticRanks, UnsupportedRecipesAreRefused) {
+  const cli::Outcome outcome =
+      cli::run_bellows({"launch", "-n", "2", "--max-restarts", "1", "--replace-lost", "--", BELLOWS_BIN_DIR "/bellows",
+                        "train", "--data", cli::digits() + "/train-000.tar", "--set", "data_parallel=zero1"});
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("so data_parallel must be ddp, got zero1"));
+}
+
+TEST(ElasticRanks, TheLauncherChecksItsOptions) {
+  const cli::Outcome outcome = cli::run_bellows({"launch", "-n", "2", "--replace-lost", "--", "true"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--replace-lost needs --max-restarts"));
+}
+
+// The command itself: its ranks, its log and its result.
+TEST(ElasticRanks, TheCommandContinues) {
+  const cli::Scratch scratch;
+  cli::Process process({.arguments = {"launch",
+                                      "-n",
+                                      "3",
+                                      "--max-restarts",
+                                      "5",
+                                      "--replace-lost",
+                                      "--",
+                                      BELLOWS_BIN_DIR "/bellows",
+                                      "train",
+                                      "--data",
+                                      cli::digits() + "/train-000.tar",
+                                      "--out",
+                                      scratch / "run",
+                                      "--set",
+                                      "model=mlp",
+                                      "--set",
+                                      "image_size=8",
+                                      "--set",
+                                      "epochs=40",
+                                      "--set",
+                                      "num_workers=1"}});
+  const auto trains = [](const cli::Outcome& so_far) { return so_far.err.find("    3 ") != std::string::npos; };
+  ASSERT_TRUE(process.wait_until(trains));
+  std::ifstream children(c10::str("/proc/", process.pid(), "/task/", process.pid(), "/children"));
+  std::vector<pid_t> ranks;
+  for (pid_t pid = 0; children >> pid;) {
+    std::ifstream command(c10::str("/proc/", pid, "/cmdline"));
+    std::string words((std::istreambuf_iterator<char>(command)), {});
+    if (words.find("train") != std::string::npos && words.find("launch") == std::string::npos) ranks.push_back(pid);
+  }
+  ASSERT_EQ(ranks.size(), 3u);
+  ::kill(ranks.front(), SIGKILL);  // rank 0, which writes the log
+  const cli::Outcome outcome = process.finish();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("A rank was lost"));
+  const std::vector<int64_t> steps = logged_steps(scratch / "run/log.csv");
+  EXPECT_GT(steps.size(), 5u);
+  EXPECT_TRUE(std::adjacent_find(steps.begin(), steps.end(), std::greater_equal<>()) == steps.end());
+}
+
+}  // namespace
+}  // namespace bellows::train
