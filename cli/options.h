@@ -222,6 +222,7 @@ struct LaunchArguments {
 struct CheckpointArguments {
   std::string path;  ///< a checkpoint, or a run folder, whose newest checkpoint is used
   std::string out;   ///< file to which the weights are exported; "" for `info`
+  uint64_t max_file_size = 0;
   bool verify = false;
   JsonTarget json;
 };

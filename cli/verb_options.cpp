@@ -745,6 +745,9 @@ CLI::App* add_checkpoint(CLI::App& app, CheckpointArguments& arguments) {
   begin_group(info, "Checks");
   info->add_flag("--verify", arguments.verify, "Read all data and verify the checksums");
   exported->add_option("FILE", arguments.out, "safetensors file to write")->required();
+  add_size(
+      exported, "--max-file-size", arguments.max_file_size,
+      "Divide the weights among numbered files of at most this size, such as 5GB, with an index [default: one file]");
   return verb;
 }
 

@@ -5,8 +5,10 @@
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "bellows/checkpoint/tiling.h"
@@ -252,27 +254,45 @@ State SavedCheckpoint::state(int rank) const {
   return state;
 }
 
-void export_safetensors(const std::string& path, const std::string& file) {
-  const SavedCheckpoint saved(path);
+namespace {
+
+using Planned = std::vector<std::pair<io::SafetensorsEntry, const SavedTensor*>>;
+
+/// The tensors of the model, divided into files of at most `max_bytes` bytes of data; 0: one file. A larger tensor has
+/// its own file.
+std::vector<Planned> plan_files(const SavedCheckpoint& saved, uint64_t max_bytes) {
   constexpr std::string_view section = "model/";
-  std::vector<std::pair<io::SafetensorsEntry, const SavedTensor*>> planned;
+  std::vector<Planned> files(1);
+  uint64_t bytes = 0;
   for (const SavedTensor& tensor : saved.index().tensors) {
     if (!tensor.name.starts_with(section)) continue;
-    planned.push_back(
-        {{.name = tensor.name.substr(section.size()), .dtype = tensor.dtype, .shape = tensor.sizes}, &tensor});
+    io::SafetensorsEntry entry{
+        .name = tensor.name.substr(section.size()), .dtype = tensor.dtype, .shape = tensor.sizes};
+    entry.end = static_cast<uint64_t>(checked_numel(entry.shape, saved.path())) *
+                static_cast<uint64_t>(io::safetensors_bits(entry.dtype) / 8);
+    if (max_bytes > 0 && bytes + entry.end > max_bytes && !files.back().empty()) {
+      files.emplace_back();
+      bytes = 0;
+    }
+    bytes += entry.end;
+    files.back().emplace_back(std::move(entry), &tensor);
   }
-  std::sort(planned.begin(), planned.end(),
-            [](const auto& a, const auto& b) { return io::safetensors_before(a.first, b.first); });
+  for (Planned& file : files) {
+    std::sort(file.begin(), file.end(),
+              [](const auto& a, const auto& b) { return io::safetensors_before(a.first, b.first); });
+    uint64_t at = 0;
+    for (auto& [entry, tensor] : file) {
+      entry.begin = at;
+      entry.end = at += entry.end;
+    }
+  }
+  return files;
+}
+
+void write_file(const SavedCheckpoint& saved, const Planned& planned, const std::string& file) {
   std::vector<io::SafetensorsEntry> entries;
   entries.reserve(planned.size());
-  uint64_t at = 0;
-  for (auto& [entry, tensor] : planned) {
-    entry.begin = at;
-    at += static_cast<uint64_t>(checked_numel(entry.shape, path)) *
-          static_cast<uint64_t>(io::safetensors_bits(entry.dtype) / 8);
-    entry.end = at;
-    entries.push_back(entry);
-  }
+  for (const auto& [entry, tensor] : planned) entries.push_back(entry);
   AtomicFile out(file);
   out.write(io::make_safetensors_header(entries, {{"format", "pt"}}));
   for (const auto& [entry, tensor] : planned) {
@@ -280,6 +300,42 @@ void export_safetensors(const std::string& path, const std::string& file) {
     out.write(io::ByteSpan(static_cast<const std::byte*>(dense.const_data_ptr()), static_cast<size_t>(dense.nbytes())));
   }
   out.commit();
+}
+
+/// "model-00002-of-00003.safetensors" for "model.safetensors"
+std::string numbered_name(const std::string& file, size_t number, size_t count) {
+  constexpr std::string_view ending = ".safetensors";
+  const bool ends = file.ends_with(ending);
+  char numbers[32];
+  std::snprintf(numbers, sizeof numbers, "-%05zu-of-%05zu", number, count);
+  return file.substr(0, file.size() - (ends ? ending.size() : 0)) + numbers + (ends ? std::string(ending) : "");
+}
+
+}  // namespace
+
+std::vector<std::string> export_safetensors(const std::string& path, const std::string& file, uint64_t max_file_bytes) {
+  const SavedCheckpoint saved(path);
+  const std::vector<Planned> files = plan_files(saved, max_file_bytes);
+  if (files.size() == 1) {
+    write_file(saved, files.front(), file);
+    return {file};
+  }
+  std::vector<std::string> written;
+  nlohmann::ordered_json map = nlohmann::ordered_json::object();
+  uint64_t total = 0;
+  for (size_t i = 0; i < files.size(); ++i) {
+    written.push_back(numbered_name(file, i + 1, files.size()));
+    write_file(saved, files[i], written.back());
+    const std::string name = std::filesystem::path(written.back()).filename();
+    for (const auto& [entry, tensor] : files[i]) {
+      map[entry.name] = name;
+      total += entry.end - entry.begin;
+    }
+  }
+  written.push_back(file + ".index.json");
+  write_text_file(written.back(),
+                  nlohmann::ordered_json{{"metadata", {{"total_size", total}}}, {"weight_map", map}}.dump(2) + "\n");
+  return written;
 }
 
 }  // namespace bellows::checkpoint

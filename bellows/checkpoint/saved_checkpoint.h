@@ -55,10 +55,15 @@ class SavedCheckpoint {
 
 /// Exports the model of a checkpoint to one safetensors file. Tensors are row-major and keep the model's parameter
 /// names, without the prefix `model/`. To load the file in Python, use `safetensors.torch.load_file(file)`.
-/// Params: path – a folder that several ranks wrote, or a file that one process wrote
-/// Cost:   memory for one tensor at a time; for a file that one process wrote, memory for the complete checkpoint
-/// Throws: c10::ValueError like SavedCheckpoint. c10::Error if `file` cannot be written; an existing file is then
-///         unchanged
-void export_safetensors(const std::string& path, const std::string& file);
+/// Params:  path – a folder that several ranks wrote, or a file that one process wrote
+///          max_file_bytes – if the tensors need more bytes, they are divided among numbered files, such as
+///                           model-00001-of-00002.safetensors, and `file`.index.json lists them, as in Hugging Face's
+///                           repositories. 0: one file
+/// Returns: the paths of the files
+/// Cost:    memory for one tensor at a time; for a file that one process wrote, memory for the complete checkpoint
+/// Throws:  c10::ValueError like SavedCheckpoint. c10::Error if a file cannot be written; an existing file is then
+///          unchanged
+std::vector<std::string> export_safetensors(const std::string& path, const std::string& file,
+                                            uint64_t max_file_bytes = 0);
 
 }  // namespace bellows::checkpoint

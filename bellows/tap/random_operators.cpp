@@ -11,6 +11,7 @@
 #include <atomic>
 
 #include "bellows/tap/kernel_replacement.h"
+#include "bellows/tap/skip_initialization.h"
 
 namespace bellows::tap {
 
@@ -21,36 +22,43 @@ using Generator = RandomOperators::Generator;
 std::atomic<RandomOperators*> replacement = nullptr;
 
 at::Tensor& bernoulli_float(at::Tensor& self, double p, Generator generator) {
+  if (skips_initialization(self)) return self;
   if (auto* ours = replacement.load(); ours && ours->bernoulli(self, p, generator)) return self;
   return at::native::bernoulli_(self, p, std::move(generator));
 }
 
 at::Tensor& bernoulli_tensor(at::Tensor& self, const at::Tensor& p, Generator generator) {
+  if (skips_initialization(self)) return self;
   if (auto* ours = replacement.load(); ours && ours->bernoulli(self, p, generator)) return self;
   return at::native::bernoulli_(self, p, std::move(generator));
 }
 
 at::Tensor& uniform(at::Tensor& self, double from, double to, Generator generator) {
+  if (skips_initialization(self)) return self;
   if (auto* ours = replacement.load(); ours && ours->uniform(self, from, to, generator)) return self;
   return at::native::uniform_(self, from, to, std::move(generator));
 }
 
 at::Tensor& normal(at::Tensor& self, double mean, double std, Generator generator) {
+  if (skips_initialization(self)) return self;
   if (auto* ours = replacement.load(); ours && ours->normal(self, mean, std, generator)) return self;
   return at::native::normal_(self, mean, std, std::move(generator));
 }
 
 at::Tensor& random(at::Tensor& self, Generator generator) {
+  if (skips_initialization(self)) return self;
   if (auto* ours = replacement.load(); ours && ours->random(self, generator)) return self;
   return at::native::random_(self, std::move(generator));
 }
 
 at::Tensor& random_from(at::Tensor& self, int64_t from, std::optional<int64_t> to, Generator generator) {
+  if (skips_initialization(self)) return self;
   if (auto* ours = replacement.load(); ours && ours->random(self, from, to, generator)) return self;
   return at::native::random_(self, from, to, std::move(generator));
 }
 
 at::Tensor& random_to(at::Tensor& self, int64_t to, Generator generator) {
+  if (skips_initialization(self)) return self;
   if (auto* ours = replacement.load(); ours && ours->random(self, 0, to, generator)) return self;
   return at::native::random_(self, to, std::move(generator));
 }
@@ -76,8 +84,12 @@ torch::Library* install_random() {
 
 }  // namespace
 
-void replace_random_operators(RandomOperators* operators) {
+void replace_kernels_of_random_operators() {
   [[gnu::used]] static const torch::Library* const installed = install_random();  // never undone
+}
+
+void replace_random_operators(RandomOperators* operators) {
+  replace_kernels_of_random_operators();
   replacement = operators;
 }
 

@@ -80,9 +80,10 @@ int run_checkpoint_info(const CheckpointArguments& arguments) {
 int run_checkpoint_export(const CheckpointArguments& arguments) {
   check_output_file(arguments.json);
   const std::string path = checkpoint_at(arguments.path);
-  checkpoint::export_safetensors(path, arguments.out);
-  if (arguments.json != "-") Terminal().print(c10::str("Exported the weights of ", path, " to ", arguments.out, "\n"));
-  write_json(arguments.json, json_text({{"path", path}, {"file", arguments.out}}));
+  const std::vector<std::string> files = checkpoint::export_safetensors(path, arguments.out, arguments.max_file_size);
+  if (arguments.json != "-")
+    Terminal().print(c10::str("Exported the weights of ", path, " to ", c10::Join(", ", files), "\n"));
+  write_json(arguments.json, json_text({{"path", path}, {"file", arguments.out}, {"files", files}}));
   return exit_done;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "bellows/checkpoint/saved_checkpoint.h"
 #include "bellows/comm/collectives.h"
@@ -313,6 +314,31 @@ TEST(Sharded, ExportsTheModelAsOneFile) {
       EXPECT_TRUE(at::equal(found->second, tensor)) << name;
     }
   }
+}
+
+TEST(Sharded, ExportsTheModelAsNumberedFiles) {
+  const TemporaryFolder temporary;
+  save_sample(temporary / "step", 1, 3);
+  const std::vector<std::string> files = export_safetensors(temporary / "step", temporary / "model.safetensors", 200);
+  ASSERT_GT(files.size(), 2u);
+  const std::string count = c10::str("0000", files.size() - 1);
+  EXPECT_EQ(files.front(), temporary / ("model-00001-of-" + count + ".safetensors"));
+  EXPECT_EQ(files.back(), temporary / "model.safetensors.index.json");
+  const auto index = nlohmann::json::parse(read_bytes(files.back()));
+  size_t tensors = 0;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i + 1 < files.size(); ++i) {
+    for (const auto& [name, tensor] : io::load_safetensors(files[i])) {
+      EXPECT_EQ(temporary / index["weight_map"][name].get<std::string>(), files[i]) << name;
+      bytes += tensor.nbytes();
+      ++tensors;
+      for (const auto& [wanted, expected] : sample_wholes()) {
+        if (wanted == name) EXPECT_TRUE(at::equal(tensor, expected)) << name;
+      }
+    }
+  }
+  EXPECT_EQ(tensors, sample_wholes().size());
+  EXPECT_EQ(index["metadata"]["total_size"], bytes);
 }
 
 // For sharded.sh: Python reads what is written here.

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 
 #include <csignal>
@@ -15,27 +14,11 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "tests/support/captured_log.h"
+#include "tests/support/temporary_folder.h"
 
 namespace bellows::checkpoint {
 
-/// A fresh folder that goes with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "bellows-XXXXXX").string()) {
-    if (!mkdtemp(path_.data())) throw std::runtime_error("mkdtemp: " + path_);
-  }
-  ~TemporaryFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+using bellows::TemporaryFolder;
 
 /// No file of this process can grow beyond `bytes` while it lives: a disk that is full.
 class FileSizeLimit {

@@ -137,7 +137,7 @@ ParameterShards::Gathering::Gathering(Layout& layout, const ShardGroups& groups,
   const c10::NoGradGuard no_grad;
   for (size_t i = 0; i < layout.units.size(); ++i) {
     Unit& unit = layout.units[i];
-    unit.shard = own_slice(unit.flat).clone();
+    if (!unit.shard.defined()) unit.shard = own_slice(unit.flat).clone();
     for (const size_t index : unit.places) {
       Place& place = layout.places[index];
       const int64_t begin = place.count > 0 ? place.offset + place.begin - unit.slice * group_.rank() : 0;

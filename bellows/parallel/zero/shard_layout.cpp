@@ -1,3 +1,4 @@
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/accumulate.h>
@@ -111,25 +112,43 @@ std::vector<std::string> modules_of(const NamedTensors& parameters, const std::v
   return result;
 }
 
+/// Reads this rank's slice of a bucket.
+at::Tensor read_shard(const Unit& unit, const std::vector<Place>& places, const ShardGroups& groups,
+                      const WeightsSource& weights) {
+  const at::Tensor shard = at::zeros({unit.slice}, unit.flat.options());
+  const int64_t start = unit.slice * groups.shard.rank();
+  for (const size_t index : unit.places) {
+    const Place held = places[index].with_range(start, start + unit.slice);
+    if (held.count == 0) continue;
+    for (const auto& [spec, part] : held.boxes(shard.narrow(0, held.offset + held.begin - start, held.count)))
+      weights.read(held.name, spec, part);
+  }
+  return shard;
+}
+
 /// Allocates the bucket's buffer and moves its parameters there.
-Unit fill_unit(const OpenUnit& open, std::vector<Place>& places, const ShardGroups& groups, int64_t block) {
+Unit fill_unit(const OpenUnit& open, std::vector<Place>& places, const ShardGroups& groups,
+               const LayoutOptions& options) {
+  const int64_t block = options.block;
   const at::Tensor& first = places[open.places.front()].parameter;
   const int64_t ranks = groups.shard.size(), parts = groups.state_parts();
   const int64_t part = rounded_up(rounded_up(open.length, ranks * parts) / (ranks * parts), alignment_of(first, block));
   const int64_t slice = part * parts;
   const int64_t own = slice * groups.shard.rank() + (groups.divide_state ? part * groups.replicas->rank() : 0);
-  Unit unit{.flat = at::zeros({slice * ranks}, first.options().requires_grad(false)),
+  const at::TensorOptions kind = first.options().requires_grad(false);
+  Unit unit{.flat = options.weights ? at::empty({slice * ranks}, kind) : at::zeros({slice * ranks}, kind),
             .slice = slice,
             .own = own,
             .places = open.places};
   for (const size_t index : open.places) {
     Place& place = places[index];
     const at::Tensor view = place.view_of(unit.flat);
-    view.copy_(place.parameter);
+    if (!options.weights) view.copy_(place.parameter);
     place.parameter.set_data(view);
     place = place.with_range(own, own + part);
     place.piece = unit.flat.narrow(0, place.count > 0 ? place.offset + place.begin : 0, place.count);
   }
+  if (options.weights) unit.shard = read_shard(unit, places, groups, *options.weights);
   return unit;
 }
 
@@ -191,10 +210,10 @@ void append(Layout& layout, const NamedTensors& parameters, const std::string* m
     unit.length += rounded_up(parameter.numel(), alignment_of(parameter, options.block));
     const int64_t bytes = unit.length * static_cast<int64_t>(parameter.element_size());
     if (!unit.module.empty() || bytes < options.bucket_bytes) continue;
-    layout.units.push_back(fill_unit(unit, layout.places, groups, options.block));
+    layout.units.push_back(fill_unit(unit, layout.places, groups, options));
     open.erase(open.begin() + (&unit - open.data()));
   }
-  for (const OpenUnit& unit : open) layout.units.push_back(fill_unit(unit, layout.places, groups, options.block));
+  for (const OpenUnit& unit : open) layout.units.push_back(fill_unit(unit, layout.places, groups, options));
   // A bucket is complete when the gradient of its first parameter arrives. Buckets are sent in this order.
   const auto complete = [](const Unit& unit) { return unit.places.back(); };
   std::stable_sort(layout.units.begin() + first, layout.units.end(),

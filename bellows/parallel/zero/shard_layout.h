@@ -11,6 +11,7 @@
 #include "bellows/comm/group.h"
 #include "bellows/comm/shard_spec.h"
 #include "bellows/core/model.h"
+#include "bellows/parallel/zero/weights_source.h"
 
 namespace bellows::parallel {
 
@@ -70,6 +71,8 @@ struct LayoutOptions {
   int64_t block = 1;
   /// Patterns for modules, such as "layers.*". The parameters of each module that matches are one bucket.
   std::vector<std::string> units = {};
+  /// Stage 3: the parameters get their values from here, and only the shards get memory. Null: from the parameters.
+  const WeightsSource* weights = nullptr;
 };
 
 /// Moves the parameters into buckets of about `bucket_bytes`, and those of named modules into a bucket per module. All

@@ -52,6 +52,8 @@ void check_shardable(const torch::optim::Optimizer* optimizer, const ShardOption
                     "gradients in stage 1.");
   TORCH_CHECK_VALUE(options.stage == 3 || !options.shard_frozen,
                     "zero_optimizer: shard_frozen needs stage 3, got stage ", options.stage, ".");
+  TORCH_CHECK_VALUE(options.stage == 3 || options.weights_file.empty(),
+                    "zero_optimizer: weights_file needs stage 3, got stage ", options.stage, ".");
   TORCH_CHECK_VALUE(!options.shard_state_over_replicas || (options.stage > 1 && options.replicas),
                     "zero_optimizer: shard_state_over_replicas needs `replicas` and stage 2 or 3, got stage ",
                     options.stage, ".");
@@ -155,8 +157,19 @@ NamedTensors state_before(const torch::optim::Optimizer& optimizer) {
 
 void broadcast_from_first(const Layout& layout, const Model& model, const comm::Group& group) {
   const c10::NoGradGuard no_grad;
-  for (const Unit& unit : layout.units) comm::broadcast(unit.flat, 0, group);
+  for (const Unit& unit : layout.units) {
+    if (!unit.shard.defined()) comm::broadcast(unit.flat, 0, group);  // otherwise, all ranks read the same file
+  }
   broadcast_buffers(model, group);
+}
+
+/// Reads the tensors that are not sharded.
+void read_rest(const Layout& layout, const Model& model, const WeightsSource& weights) {
+  std::unordered_set<const at::TensorImpl*> sharded;
+  for (const Place& place : layout.places) sharded.insert(place.parameter.unsafeGetTensorImpl());
+  for (const auto& [name, tensor] : model.state_dict()) {
+    if (!sharded.contains(tensor.unsafeGetTensorImpl())) weights.read(name, tensor);
+  }
 }
 
 std::unordered_map<const at::TensorImpl*, Place*> places_by_parameter(Layout& layout) {
@@ -553,9 +566,13 @@ std::shared_ptr<ShardedOptimizer> zero_optimizer(std::shared_ptr<torch::optim::O
                              .model = model,
                              .parameters = std::move(parameters)});
   const ShardGroups& groups = impl->groups;
-  impl->layout = lay_out(to_shard, to_gather, groups, {options.bucket_bytes, block, options.units});
+  std::optional<WeightsSource> weights;
+  if (!options.weights_file.empty()) weights.emplace(options.weights_file, model, all);
+  impl->layout =
+      lay_out(to_shard, to_gather, groups, {options.bucket_bytes, block, options.units, weights ? &*weights : nullptr});
+  if (weights) read_rest(impl->layout, model, *weights);
   broadcast_from_first(impl->layout, model, all);
-  if (options.stage == 3 && (all.size() > 1 || options.parameter_dtype)) {
+  if (options.stage == 3 && (all.size() > 1 || options.parameter_dtype || weights)) {
     impl->sharded_parameters = std::make_unique<ParameterShards>(
         impl->layout, groups, ParameterShards::Options{options.reshard_after_forward, options.parameter_dtype});
   }

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace bellows::tap {
+
+/// While an object of this class exists, `uniform_`, `normal_`, `random_`, `bernoulli_`, `fill_` and `zero_` on this
+/// thread do not change large CPU tensors (64 KiB or more). Their memory is therefore never touched, and the system does
+/// not provide it.
+/// Changes: the first object permanently replaces libtorch's CPU kernels of these operators in the whole process. Without
+///          an object, they behave like libtorch's kernels
+/// Cost:    one access to a thread-local variable per call of one of these operators
+class SkipInitialization {
+ public:
+  SkipInitialization();
+  ~SkipInitialization();
+  SkipInitialization(const SkipInitialization&) = delete;
+  SkipInitialization& operator=(const SkipInitialization&) = delete;
+};
+
+/// Whether a kernel that only initializes the tensor may leave it unchanged.
+bool skips_initialization(const at::Tensor& tensor);
+
+}  // namespace bellows::tap
