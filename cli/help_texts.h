@@ -56,7 +56,7 @@ command writes a recipe for `bellows train` to standard output.
 Examples:
   bellows plan --model bert-base --batch 32 --seq 512
   bellows plan --model resnet50 --batch 64 --memory 8GB --price-per-hour 1.5
-  bellows plan --model bert-base --batch 64 --ranks 4 --memory 4GB --link-gbps 25
+  bellows plan --model bert-base --batch 8 --ranks 4 --memory 4GB --link-gbps 25
   bellows plan --recipe digits.yaml --fit 512MB > fits.yaml
   bellows plan --model gpt2 --batch 8 --html memory.html --json plan.json
 )";

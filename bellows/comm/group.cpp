@@ -96,8 +96,7 @@ Group duplicate(const Group& group, const std::string& purpose) {
   Group::State& state = *group.state();
   if (group.size() == 1) return group;
   GroupParts parts = state;
-  parts.name += "/" + purpose;
-  if (const int before = state.duplicates[purpose]++) parts.name += "#" + std::to_string(before + 1);
+  parts.name = parts.names->unique(parts.name + "/" + purpose);
   return connect_group(parts, *state.store, state.watchdog, state.traffic);
 }
 
@@ -109,8 +108,7 @@ Group make_related(Group::State& relative, const std::vector<int>& ranks, const 
   const int own = relative.ranks[static_cast<size_t>(relative.rank)];
   parts.ranks = ranks;
   parts.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), own) - ranks.begin());
-  parts.name = c10::str(name, "[", c10::Join(",", ranks), "]");
-  if (const int before = relative.duplicates[parts.name]++) parts.name += "#" + std::to_string(before + 1);
+  parts.name = parts.names->unique(c10::str(name, "[", c10::Join(",", ranks), "]"));
   return make_group(parts, relative.store.value_or(Store(nullptr)), relative.watchdog);
 }
 

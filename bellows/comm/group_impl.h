@@ -27,7 +27,6 @@ struct Group::State : GroupParts {
   std::optional<Store> store;
   std::shared_ptr<Watchdog> watchdog;
   c10::intrusive_ptr<c10d::ProcessGroup> process_group;
-  std::map<std::string, int> duplicates;  ///< number of duplicates for each name
 
   /// Closes the connections. If a collective is still running after one second, the connections stay open until the
   /// process ends, because closing them would block this thread until the collective's timeout.

@@ -9,6 +9,7 @@
 #include "bellows/inspect/memory.h"
 #include "bellows/models/registry.h"
 #include "bellows/tap/allocator.h"
+#include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/step/train_loop.h"
 
 namespace bellows::train {
@@ -99,7 +100,7 @@ class RecipeLadderJob final : public LadderJob {
   explicit RecipeLadderJob(const Recipe& recipe)
       : device_(recipe.device),
         before_(inspect::memory_stats(device_).current_bytes),
-        loop_(largest_batch_first(make_job(recipe))) {
+        loop_(largest_batch_first(make_job(with_total_batch(recipe, 1)))) {
     inspect::reset_peak(device_);
     TORCH_CHECK_VALUE(loop_.job().task.has_accuracy(), "ladder: a model with loss = ", recipe.loss,
                       " has no accuracy that the ladder can compare. Use a classification model or a language model.");

@@ -43,6 +43,7 @@ Recipe for_dry_run(Recipe recipe) {
   recipe.device = "cpu";
   recipe.data = recipe.eval_data = recipe.subset = recipe.weights = recipe.teacher_weights = recipe.run_folder = "";
   recipe.batch_size = 1;  // of the placeholder rows
+  recipe.batch_size_per_rank = 0;
   recipe.batch_size_start = recipe.image_size_start = 0;
   recipe.growth_epochs = recipe.target_accuracy = recipe.warmup_epochs = 0;
   recipe.lr_schedule = "constant";

@@ -9,6 +9,7 @@
 
 #include "bellows/models/model_skeleton.h"
 #include "bellows/plan/depth_extrapolation.h"
+#include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/recipe/recipe_error.h"
 #include "bellows/train/resolved_job.h"
 
@@ -140,11 +141,23 @@ void list_unfitted(MemoryPlan& plan) {
   }
 }
 
+/// Number of ranks among which a replica of the model is sharded.
+/// Throws: c10::ValueError if the mesh is for another number of ranks
+int64_t ranks_of_shard(const MemoryPlan& plan) {
+  const std::vector<comm::MeshAxis> mesh = parse_mesh(plan.recipe.mesh);
+  if (mesh.empty()) return plan.ranks;
+  TORCH_CHECK_VALUE(int64_t{mesh[0].size} * mesh[1].size == plan.ranks, "plan_memory: mesh = ", plan.recipe.mesh,
+                    " is for ", int64_t{mesh[0].size} * mesh[1].size, " ranks, got ", plan.ranks, ".");
+  return mesh[1].size;
+}
+
 /// Applies the formulas of docs/strategies.md for n ranks to the peak.
 void share_between_ranks(MemoryPlan& plan) {
   if (plan.ranks == 1 || !plan.recipe.data_parallel.starts_with("zero")) return;
-  const auto others = [&](int64_t bytes) { return bytes - bytes / plan.ranks; };
-  plan.saved_by_sharding = others(plan.peak.of(TensorKind::optimizer) + plan.peak.of(TensorKind::master));
+  const int64_t ranks = ranks_of_shard(plan), state_ranks = plan.recipe.shard_state_over_all ? plan.ranks : ranks;
+  const auto others = [&](int64_t bytes) { return bytes - bytes / ranks; };
+  const int64_t state = plan.peak.of(TensorKind::optimizer) + plan.peak.of(TensorKind::master);
+  plan.saved_by_sharding = state - state / state_ranks;
   if (plan.recipe.data_parallel == "zero1") return;
   const int64_t bucket = plan.recipe.bucket_mb << 20;
   plan.saved_by_sharding += others(plan.peak.of(TensorKind::gradient));

@@ -24,9 +24,19 @@ std::string memory_text(int64_t bytes) {
   return format_bytes(static_cast<double>(bytes));
 }
 
-/// The setting without which the recipe rejects this stage (recipe/rank_keys.h).
-std::string setting_for_stage(const Recipe& recipe, int stage) {
-  return stage >= 2 && recipe.gradient_compression != "none" ? "gradient_compression: none" : "";
+/// The settings without which training on several ranks rejects this stage.
+std::string settings_for_stage(const Recipe& recipe, int stage) {
+  std::vector<std::string> settings;
+  const auto needs = [&](bool wrong, const char* setting) {
+    if (wrong) settings.emplace_back(setting);
+  };
+  needs(recipe.optimizer_in_backward, "optimizer_in_backward: false");
+  needs(recipe.gradient_accumulation_dtype != "auto", "gradient_accumulation_dtype: auto");
+  needs(recipe.sample_stats, "sample_stats: false");
+  needs(stage >= 1 && recipe.optimizer == "adafactor", "an optimizer other than adafactor");
+  needs(stage >= 2 && recipe.gradient_compression != "none", "gradient_compression: none");
+  needs(stage >= 2 && recipe.reproducible_ranks > 0 && recipe.max_grad_norm > 0, "max_grad_norm: 0");
+  return c10::Join(" and ", settings);
 }
 
 /// Whether the technique only saves memory: the same optimizer, and the same samples per step.
@@ -77,7 +87,7 @@ class StrategyPredictor {
     StrategyRow row{.measures = measures};
     row.data_parallel = measures.stage == 0 ? "ddp" : c10::str("zero", measures.stage);
     if (techniques != MemoryOptions{.ranks = measures.ranks}) row.techniques = to_string(techniques);
-    row.needs = setting_for_stage(plan_.recipe, measures.stage);
+    row.needs = settings_for_stage(plan_.recipe, measures.stage);
     row.bytes_per_rank = peak(measures);
     row.fits = row.bytes_per_rank <= situation_.capacity;
     row.bytes_sent = bytes_sent(measures);

@@ -6,7 +6,8 @@ namespace bellows::tap {
 
 /// While an object of this class exists, `uniform_`, `normal_`, `random_`, `bernoulli_`, `fill_` and `zero_` on this
 /// thread do not change large CPU tensors (64 KiB or more). Their memory is therefore never touched, and the system does
-/// not provide it.
+/// not provide it. Load all weights afterwards. Large tensors that no file contains, such as masks that the model computes,
+/// would have undefined values: create them without such an object.
 /// Changes: the first object permanently replaces libtorch's CPU kernels of these operators in the whole process. Without
 ///          an object, they behave like libtorch's kernels
 /// Cost:    one access to a thread-local variable per call of one of these operators

@@ -19,6 +19,7 @@
 #include "bellows/system/file.h"
 #include "bellows/system/stop.h"
 #include "bellows/train/data/data_assembly.h"
+#include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/run/rank_changes.h"
 #include "bellows/train/run/resume_check.h"
 #include "bellows/train/run/run_folder.h"
@@ -84,6 +85,7 @@ class FitRun {
   FitRun(Job job, const Callbacks& callbacks, const std::atomic<bool>& stop);
 
   void begin(bool resume, bool accept_changes);
+  void begin_elastic(bool resume, bool accept_changes);
   FitResult go();
 
  private:
@@ -109,6 +111,7 @@ class FitRun {
   void train_epoch();
   void take_step();
   void finish_epoch();
+  void report_epoch();
   void read_losses();
   void log_step();
   void evaluate();
@@ -117,21 +120,22 @@ class FitRun {
   void save();
   void save_sample_stats();
   RunFolder::Notes notes() const;
-  void restore(const checkpoint::State& state, bool own_options);
+  void restore(const checkpoint::State& state, bool own_options, bool own_counts = false);
   std::vector<double> numbers() const;
   void restore_numbers(const std::vector<double>& values);
 
-  const Recipe recipe_;
+  Recipe recipe_;  ///< of the loop, which may have replaced automatic values
   const std::shared_ptr<comm::ElasticWorld> elastic_;
-  /// What outlives the loop while the ranks join another world.
+  /// State that is kept while the ranks join another world.
   struct Kept {
     int64_t progress;
     checkpoint::State state;
     Job job;
   };
   std::optional<Kept> kept_;
-  Newest joined_;        ///< from the ranks that this process joined
-  bool saving_ = false;  ///< the last checkpoint may be incomplete
+  Newest joined_;                          ///< from the ranks that this process joined
+  std::optional<EpochRecord> unreported_;  ///< the last epoch, until on_epoch was called
+  bool saving_ = false;                    ///< the last checkpoint may be incomplete
   std::optional<TrainLoop> loop_;
   const Callbacks& callbacks_;
   const std::atomic<bool>& stop_;
@@ -155,7 +159,12 @@ class FitRun {
 
 FitRun::FitRun(Job job, const Callbacks& callbacks, const std::atomic<bool>& stop)
     : recipe_(job.recipe), elastic_(job.elastic), callbacks_(callbacks), stop_(stop) {
-  elastic_ ? start_elastic(std::move(job)) : void(loop_.emplace(std::move(job)));
+  if (elastic_) {
+    start_elastic(std::move(job));
+  } else {
+    loop_.emplace(std::move(job));
+  }
+  recipe_ = loop_->job().recipe;
   const bool needs_evaluation = recipe_.target_accuracy > 0 || recipe_.eval_steps > 0 ||
                                 recipe_.early_stopping_patience > 0 || recipe_.save_top_k > 0 ||
                                 recipe_.lr_schedule == "plateau";
@@ -170,6 +179,24 @@ FitRun::FitRun(Job job, const Callbacks& callbacks, const std::atomic<bool>& sto
 
 void FitRun::open_folder() {
   if (!recipe_.run_folder.empty()) folder_.emplace(recipe_, loop_->ranks().group());
+}
+
+/// Begins again if a rank is lost meanwhile.
+void FitRun::begin_elastic(bool resume, bool accept_changes) {
+  for (;;) {
+    try {
+      return begin(resume, accept_changes);
+    } catch (const std::exception& error) {
+      if (!lost_rank(error)) throw;
+      Job job = loop_->take_job();
+      elastic_->leave();
+      folder_.reset();
+      loop_.reset();
+      elastic_->rejoin();
+      job.ranks = elastic_->world().group();
+      start_elastic(std::move(job));
+    }
+  }
 }
 
 void FitRun::begin(bool resume, bool accept_changes) {
@@ -255,8 +282,10 @@ bool FitRun::done() const {
 
 void FitRun::run_epochs() {
   while (!done() && !stopped()) {
+    report_epoch();  // if saving its checkpoint failed
     if (loop_->rejoin()) {
       if (folder_) folder_->wait();
+      saving_ = false;
       rejoin();
     }
     if (loop_->epoch() == epoch_) train_epoch();
@@ -275,7 +304,7 @@ void FitRun::start_elastic(Job job) {
   check_replaceable_ranks(recipe_);
   for (;;) {
     try {
-      joined_ = newest_state(*job.ranks, -1, false, {});
+      joined_ = newest_state(*job.ranks, elastic_->is_replacement() ? no_progress : at_start, false, {});
       loop_.emplace(job);
       return open_folder();
     } catch (const std::exception& error) {
@@ -333,8 +362,9 @@ void FitRun::rejoin() {
   }
   loop_.emplace(kept_->job);
   open_folder();
-  restore(kept_->state, false);
+  restore(kept_->state, false, /*own_counts=*/true);
   if (newest.state) seed_for_world();
+  said_other_weights_ = false;  // a new rank takes part in the comparison
   kept_.reset();
   record_.facts["ranks"] = std::to_string(loop_->ranks().size());
   if (callbacks_.on_ranks) callbacks_.on_ranks(elastic_->world());
@@ -513,19 +543,20 @@ void FitRun::finish_epoch() {
   say_cut_texts();
   warn_about_other_weights();
   read_losses();
+  if (loop_->job().eval) evaluate();
   EpochRecord record{.epoch = epoch_,
                      .steps = loop_->step_count(),
                      .train_loss = mean_of(losses_),
                      .train_accuracy = loop_->take_accuracy(),
                      .train_seconds = epoch_seconds_};
   if (loop_->job().eval) {
-    evaluate();
     record.eval_loss = last_evaluation_.loss;
     record.eval_accuracy = last_evaluation_.accuracy;
     record.eval_seconds = epoch_eval_seconds_;
     record.eval_metrics = last_evaluation_.metrics;
   }
   result_.history.push_back(record);
+  unreported_ = record;
   ++epoch_;
   losses_.clear();
   epoch_seconds_ = epoch_eval_seconds_ = 0;
@@ -535,6 +566,12 @@ void FitRun::finish_epoch() {
   if (log_) log_->histograms(loop_->job().model, record.steps);
   if (histograms) loop_->ranks().release_parameters();
   if (folder_ && (recipe_.save_steps == 0 || done())) save();
+  report_epoch();
+}
+
+void FitRun::report_epoch() {
+  if (!unreported_) return;
+  const EpochRecord record = *std::exchange(unreported_, std::nullopt);
   if (callbacks_.on_epoch) callbacks_.on_epoch(record);
 }
 
@@ -593,8 +630,8 @@ RunFolder::Notes FitRun::notes() const {
           .environment = to_json(record_)};
 }
 
-void FitRun::restore(const checkpoint::State& state, bool own_options) {
-  loop_->restore(state, own_options);
+void FitRun::restore(const checkpoint::State& state, bool own_options, bool own_counts) {
+  loop_->restore(state, own_options, own_counts);
   result_.history.clear();
   for (const auto& [name, tensor] : state.extra) {
     if (name == "epoch_losses") losses_ = to_vector(tensor);
@@ -620,7 +657,7 @@ Trainer::Trainer(Recipe recipe, Callbacks callbacks) : recipe_(std::move(recipe)
 
 FitResult Trainer::fit() {
   Recipe recipe = recipe_;
-  if (recipe.batch_size_per_rank > 0) recipe.batch_size = recipe.batch_size_per_rank * (ranks_ ? ranks_->size() : 1);
+  recipe.batch_size = with_total_batch(recipe, ranks_ ? ranks_->size() : 1).batch_size;
   Job job = make_job(recipe);
   if (!job.note.empty()) log_info(job.note);
   return fit(std::move(job));
@@ -648,7 +685,11 @@ FitResult Trainer::fit(Job job) {
     job.ranks = elastic_->world().group();
   }
   FitRun run(std::move(job), callbacks_, stop_);
-  run.begin(resume_, accept_changes_);
+  if (elastic_) {
+    run.begin_elastic(resume_, accept_changes_);
+  } else {
+    run.begin(resume_, accept_changes_);
+  }
   in_steps_ = true;
   return run.go();
 }

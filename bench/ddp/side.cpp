@@ -6,6 +6,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <iostream>
 #include <optional>
 #include <sstream>
@@ -23,17 +24,22 @@ namespace bellows::bench {
 
 namespace {
 
-/// zero1, zero2, zero3, or zero3_keep, which keeps parameters between forward and backward. Blocks of a model are units.
+/// zero1, zero2, zero3, zero3_keep, which keeps parameters between forward and backward, or zero3_bf16, which computes in
+/// bf16. Blocks of a model are units.
 std::optional<parallel::ShardOptions> shard_options(const std::string& strategy, const std::string& model) {
   if (!strategy.starts_with("zero")) return std::nullopt;
   parallel::ShardOptions options{.stage = strategy[4] - '0', .reshard_after_forward = strategy != "zero3_keep"};
+  if (strategy == "zero3_bf16") {
+    options.parameter_dtype = at::kBFloat16;
+    options.reduce_dtype = at::kFloat;
+  }
   if (options.stage == 3 && model == "bert") options.units = {"bert.encoder.layer.*"};
   if (options.stage == 3 && model == "resnet18") options.units = {"layer?"};
   return options;
 }
 
 /// MODEL.STRATEGY: ddp, a strategy of shard_options(), or alone, the rank's part of the batch with gradients of its own.
-/// With the ending _compiled, the complete step is compiled.
+/// With the ending _compiled, the complete step is compiled. With the ending _accumulate, a step has two batches.
 class Run {
  public:
   Run(const std::string& name, const World& world, double learning_rate)
@@ -42,6 +48,10 @@ class Run {
     const size_t ending = strategy.find("_compiled");
     if (ending != strategy.npos) compiled_.emplace([this] { return eager_step(); }, CompileOptions{});
     strategy = strategy.substr(0, ending);
+    if (const size_t twice = strategy.find("_accumulate"); twice != strategy.npos) {
+      batches_ = 2;
+      strategy = strategy.substr(0, twice);
+    }
     keeps_gradients_ = strategy == "alone";  // as DDP does, where they are views of buckets
     const auto sharding = shard_options(strategy, name.substr(0, name.find('.')));
     if (strategy == "ddp" || strategy == "zero1") ddp_.emplace(task_.model, world);
@@ -54,8 +64,11 @@ class Run {
  private:
   at::Tensor eager_step() {
     optimizer_->zero_grad(!keeps_gradients_);
-    const at::Tensor loss = task_.loss(ddp_ ? ddp_->forward(task_.x) : task_.model.forward(task_.x), task_.y);
-    loss.backward();
+    at::Tensor loss;
+    for (int batch = 0; batch < batches_; ++batch) {
+      loss = task_.loss(ddp_ ? ddp_->forward(task_.x) : task_.model.forward(task_.x), task_.y);
+      loss.backward();
+    }
     optimizer_->step();
     return loss;
   }
@@ -64,6 +77,7 @@ class Run {
   std::optional<parallel::DistributedDataParallel> ddp_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   std::optional<Compiled<std::function<at::Tensor()>>> compiled_;
+  int batches_ = 1;
   bool keeps_gradients_ = false;
 };
 
@@ -95,6 +109,25 @@ std::string peak(const std::string& name, const World& world, double learning_ra
   return std::to_string(tap::cpu_allocation_counters().peak_bytes - before);
 }
 
+/// A number in /proc/self/status, in bytes.
+int64_t status_bytes(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1)) * 1024;
+  }
+  return 0;
+}
+
+/// How much memory of the process model, optimizer and steps need at most, as the system counts it.
+std::string resident_peak(const std::string& name, const World& world, double learning_rate) {
+  const int64_t before = status_bytes("VmRSS");
+  Run run(name, world, learning_rate);
+  for (int i = 0; i < 2; ++i) run.step();
+  std::ofstream("/proc/self/clear_refs") << "5";  // resets VmHWM
+  for (int i = 0; i < 2; ++i) run.step();
+  return std::to_string(status_bytes("VmHWM") - before);
+}
+
 std::string obey(const std::string& line, std::unique_ptr<Run>& run, const World& world, double learning_rate) {
   std::istringstream words(line);
   std::string command, name;
@@ -110,6 +143,10 @@ std::string obey(const std::string& line, std::unique_ptr<Run>& run, const World
     words >> name;
     run.reset();
     return peak(name, world, learning_rate);
+  }
+  if (command == "resident") {
+    words >> name;
+    return resident_peak(name, world, learning_rate);
   }
   words >> count;
   return std::to_string(seconds_of(*run, count, world));

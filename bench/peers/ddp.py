@@ -1,5 +1,6 @@
 """Data parallel steps in Python PyTorch on several ranks: the peer of bench/ddp/bench_ddp.cpp. Rank 0 starts the other
-ranks, reads the commands, and passes them on. The commands are `losses MODEL.STRATEGY N` and `run N`."""
+ranks, reads the commands, and passes them on. The commands are `losses MODEL.STRATEGY N`, `resident MODEL.STRATEGY` and
+`run N`."""
 
 import argparse
 import os
@@ -11,7 +12,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 import torchvision
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from transformers import BertConfig, BertForSequenceClassification
@@ -49,11 +50,12 @@ class Step:
             self.loss = lambda output: F.cross_entropy(output, y)
         net = set_formula_weights(net).train()
         if strategy.startswith("fsdp"):
-            self.net = self.fully_sharded(net, task, reshard=strategy == "fsdp")
+            self.net = self.fully_sharded(net, task, strategy)
         else:
             self.net = DistributedDataParallel(net, gradient_as_bucket_view=True)
         if strategy == "ddp_compiled":
             self.net = torch.compile(self.net)
+        self.batches = 2 if strategy.endswith("_accumulate") else 1
         adamw = {"lr": flags.lr, "fused": True}
         if strategy == "zero":
             self.optimizer = ZeroRedundancyOptimizer(
@@ -63,18 +65,22 @@ class Step:
             self.optimizer = torch.optim.AdamW(self.net.parameters(), **adamw)
 
     @staticmethod
-    def fully_sharded(net, task, reshard):
-        """FSDP2 with the blocks of the model as units. `reshard` frees parameters after forward."""
+    def fully_sharded(net, task, strategy):
+        """FSDP2 with the blocks of the model as units. fsdp_keep keeps parameters after forward."""
+        options = {"reshard_after_forward": strategy != "fsdp_keep"}
+        if strategy == "fsdp_bf16":
+            options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         blocks = net.bert.encoder.layer if task == "bert" else [net.layer1, net.layer2, net.layer3, net.layer4]
         for block in blocks:
-            fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
-        return fully_shard(net, mesh=mesh, reshard_after_forward=reshard)
+            fully_shard(block, mesh=mesh, **options)
+        return fully_shard(net, mesh=mesh, **options)
 
     def __call__(self):
         self.optimizer.zero_grad()
-        loss = self.loss(self.net(self.x))
-        loss.backward()
+        for _ in range(self.batches):
+            loss = self.loss(self.net(self.x))
+            loss.backward()
         self.optimizer.step()
         return loss
 
@@ -100,13 +106,28 @@ def main():
         dist.all_reduce(total)
         return (total / size).tolist()
 
+    def status_bytes(name):
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith(name + ":"))
+
+    def resident(name):
+        before = status_bytes("VmRSS")
+        step = Step(name, flags)
+        for _ in range(2):
+            step()
+        with open("/proc/self/clear_refs", "w") as refs:
+            refs.write("5")  # resets VmHWM
+        for _ in range(2):
+            step()
+        return [status_bytes("VmHWM") - before]
+
     def run(count):
         dist.barrier()
         for _ in range(int(count)):
             chosen["step"]()
         dist.barrier()
 
-    commands = {"losses": losses, "run": run}
+    commands = {"losses": losses, "run": run, "resident": resident}
 
     def follow():
         while True:
@@ -126,7 +147,7 @@ def main():
     if dist.get_rank() > 0:
         follow()
     else:
-        serve(leading("run"), {"losses": leading("losses")})
+        serve(leading("run"), {"losses": leading("losses"), "resident": leading("resident")})
         dist.broadcast_object_list([None], 0)
         for other in others:
             other.wait()

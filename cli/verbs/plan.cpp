@@ -5,6 +5,7 @@
 #include "bellows/core/stats.h"
 #include "bellows/plan/link_bandwidth.h"
 #include "bellows/system/file.h"
+#include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/resolved_job.h"
 #include "cli/options.h"
 #include "cli/plan_text.h"
@@ -23,6 +24,7 @@ Recipe planned_recipe(const PlanArguments& arguments) {
   if (arguments.image > 0) recipe.image_size = arguments.image;
   if (arguments.seq > 0) recipe.max_length = arguments.seq;
   check_usable(recipe);
+  recipe = train::with_total_batch(recipe, arguments.ranks);
   if (recipe.batch_size % arguments.ranks != 0) {
     throw UsageError(c10::str("plan: a batch of ", recipe.batch_size, " samples cannot be divided among ",
                               arguments.ranks, " ranks. Choose a multiple of ", arguments.ranks, "."));
@@ -107,7 +109,7 @@ PlanReport report_on(const PlanArguments& arguments, train::MemoryPlan plan) {
   if (link > 0) report.situation.bandwidth = link;
   report.measured_link = arguments.measure_link;
   report.decision = train::decide(report.plan, report.situation);
-  if (arguments.ranks > 1)
+  if (arguments.ranks > 1 && report.plan.recipe.mesh.empty())
     report.strategy = train::choose_strategy(report.plan, report.situation, arguments.ranks, link);
   return report;
 }

@@ -31,10 +31,10 @@ struct Hybrid {
                                 .replicas = mesh.group("data"),
                                 .shard_state_over_replicas = std::get<3>(way)});
   }
-  void train(int64_t first, int64_t last) {
+  void train(int64_t first, int64_t last, int64_t rows = 24) {
     for (int64_t step = first; step < last; ++step) {
       optimizer->zero_grad();
-      m.net->loss(step, world.rank(), world.size()).backward();
+      m.net->loss(step, world.rank(), world.size(), rows).backward();
       if (optimizer->stage() == 1) average_gradients(*m.net, world);
       optimizer->step();
     }
@@ -48,7 +48,7 @@ class ZeroHybrid : public ::testing::TestWithParam<Case> {
 
 TEST_P(ZeroHybrid, EqualsOneProcess) {
   for (const MakeOptimizer& make : {adamw(), sgd()}) {
-    const std::vector<at::Tensor> expected = train_alone(make, 20);
+    const std::vector<at::Tensor> expected = train_alone(make, 20, 24);
     run_ranks(ranks(), [&](const comm::Group& world) {
       Hybrid hybrid(world, GetParam(), make);
       hybrid.train(0, 20);
@@ -141,6 +141,16 @@ TEST(ZeroHybridBytes, EqualTheFormulas) {
     }
     const auto sent = before.find("all_reduce");
     EXPECT_EQ(after["all_reduce"].bytes - (sent == before.end() ? 0 : sent->second.bytes), slices);
+  });
+}
+
+// Groups of a second mesh have other names, although the first mesh still exists.
+TEST(ZeroHybridGroups, TwoMeshesOfAWorldAreIndependent) {
+  run_ranks(4, [](const comm::Group& world) {
+    Hybrid first(world, {2, 2, 3, true}, sgd()), second(world, {2, 2, 3, true}, sgd());
+    first.train(0, 2);
+    second.train(0, 2);
+    expect_equal(first.m.net->values(), second.m.net->values());
   });
 }
 

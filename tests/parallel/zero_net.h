@@ -45,6 +45,7 @@ class Net final : public Model::Impl {
   }
   /// Mean over the rows of the global batch of step `step` that belong to rank `rank` of `ranks`.
   at::Tensor loss(int64_t step, int64_t rank, int64_t ranks, int64_t rows = 12) {
+    TORCH_CHECK(rows % ranks == 0, "expected rows for all ranks");
     const at::Tensor x = made_up({rows, 2, 5, 5}, dtype_, static_cast<double>(step) + 0.5).chunk(ranks)[rank];
     const at::Tensor y = made_up({rows, 7}, dtype_, static_cast<double>(step) + 0.25).chunk(ranks)[rank];
     return (forward(x) - y).square().mean();

@@ -91,12 +91,12 @@ struct Sharded {
   }
 };
 
-inline std::vector<at::Tensor> train_alone(const MakeOptimizer& make, int64_t steps) {
+inline std::vector<at::Tensor> train_alone(const MakeOptimizer& make, int64_t steps, int64_t rows = 12) {
   Net net;
   const OptimizerPtr optimizer = make(net.distinct());
   for (int64_t step = 0; step < steps; ++step) {
     optimizer->zero_grad();
-    net.loss(step, 0, 1).backward();
+    net.loss(step, 0, 1, rows).backward();
     optimizer->step();
   }
   return net.values();

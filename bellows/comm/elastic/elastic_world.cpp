@@ -69,8 +69,8 @@ std::optional<Membership> ElasticWorld::State::newer(double timeout_s) {
 
 World ElasticWorld::State::join(const Membership& members) {
   LaunchEnvironment now = place;
-  now.rank = now.local_rank = *members.rank_of(place.member);
-  now.world_size = now.local_world_size = static_cast<int>(members.ids.size());
+  now.rank = *members.rank_of(place.member);
+  now.world_size = static_cast<int>(members.ids.size());
   connections = std::make_shared<Connections>(place.master_port);
   const auto check = [this, generation = members.generation] {
     throw_if_stopped("waiting for the other ranks");
@@ -100,7 +100,9 @@ ElasticWorld::ElasticWorld(const InitOptions& options) {
   TORCH_CHECK_VALUE(place.member >= 0,
                     "ElasticWorld: the launcher of this process does not replace lost ranks. Start the program with "
                     "`bellows launch --replace-lost`.");
-  state_ = std::make_unique<State>(options, std::move(place));
+  InitOptions with_gloo = options;
+  with_gloo.backend = Backend::gloo;  // waits of NCCL could not be ended
+  state_ = std::make_unique<State>(with_gloo, std::move(place));
   state_->view.set(ready_key(state_->place.member), "1");
   rejoin();
 }
@@ -109,6 +111,10 @@ ElasticWorld::~ElasticWorld() = default;
 
 const World& ElasticWorld::world() const {
   return *state_->world;
+}
+
+bool ElasticWorld::is_replacement() const {
+  return state_->place.member >= state_->place.world_size;
 }
 
 int64_t ElasticWorld::generation() const {
@@ -138,6 +144,7 @@ void ElasticWorld::rejoin() {
     state_->generation = members->generation;
     try {
       state_->world = state_->join(*members);
+      state_->view.set(joined_key(state_->place.member), "1");
       return;
     } catch (const c10::Error& error) {
       state_->connections->shut_down();

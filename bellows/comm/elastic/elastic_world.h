@@ -13,16 +13,18 @@ namespace bellows::comm {
 /// ```
 /// comm::ElasticWorld elastic;
 /// while (!done) {
+///   bool leave = true;
 ///   try {
 ///     train_step(elastic.world());
+///     leave = any_rank(elastic.changed(), elastic.world());   // an all-reduce: ranks notice changes at different times
 ///   } catch (const std::exception&) {
 ///     if (!elastic.lost_rank()) throw;
 ///   }
-///   if (agree(elastic.changed())) elastic.rejoin();   // on all ranks, or after an error
+///   if (leave) elastic.rejoin();
 /// }
 /// ```
-/// Ranks that stay come before new ranks, so rank 0 always has the state of the job.
-/// Threads: not thread-safe, except changed()
+/// Ranks that stay come before new ranks. The ranks communicate over Gloo.
+/// Threads: not thread-safe
 class ElasticWorld {
  public:
   /// Whether the launcher of this process replaces lost ranks.
@@ -37,6 +39,8 @@ class ElasticWorld {
   ElasticWorld& operator=(const ElasticWorld&) = delete;
 
   const World& world() const;
+  /// Whether the process took the place of a lost one, so that it has no state of the job yet.
+  bool is_replacement() const;
   /// Number of the current world. It increases with each change, and is the same on all ranks.
   int64_t generation() const;
   /// Whether the launcher has announced another world since the last rejoin(). Ranks may notice this at different times.

@@ -16,6 +16,8 @@ class MemberList {
   MemberList(Store job, int count);
 
   bool contains(int id) const { return members_.rank_of(id).has_value(); }
+  /// Whether the process has ever joined a world.
+  bool has_joined(int id) const { return job_.find(joined_key(id)).has_value(); }
   int size() const { return static_cast<int>(members_.ids.size()); }
   /// Returns the ID for a new process. The process becomes a member when it is ready, see look().
   int add();

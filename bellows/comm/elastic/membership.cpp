@@ -35,4 +35,8 @@ std::string ready_key(int id) {
   return "ready/" + std::to_string(id);
 }
 
+std::string joined_key(int id) {
+  return "joined/" + std::to_string(id);
+}
+
 }  // namespace bellows::comm

@@ -25,6 +25,7 @@ struct Membership {
 
 /// Keys of the job's store.
 inline constexpr const char* membership_key = "membership";
-std::string ready_key(int id);
+std::string ready_key(int id);   ///< set when a process waits for a world
+std::string joined_key(int id);  ///< set when a process has joined a world
 
 }  // namespace bellows::comm

@@ -165,11 +165,11 @@ void Round::start(size_t slot, int id) {
 
 /// Starts a new process in the place of one that failed. Returns false if the job cannot continue.
 bool Round::replace(Slot& slot) {
-  const bool member = members_->contains(slot.id);
-  if (stop_ || failure_ || finished_ || ended_as_asked(*slot.process) || replaced_ >= options_.max_restarts)
-    return false;
-  if (members_->size() == (member ? 1 : 0)) return false;
-  members_->remove(slot.id);
+  const bool stops = stop_ || failure_ || finished_ || ended_as_asked(*slot.process);
+  if (!stops && replaced_ >= options_.max_restarts) return false;
+  if (members_->size() == (members_->contains(slot.id) ? 1 : 0)) return false;
+  members_->remove(slot.id);  // the others continue, if only to stop and to save a checkpoint
+  if (stops) return false;
   log_warn("launch: rank ", slot.process->rank(), " ", slot.process->how(), ". The other ranks continue, and a new ",
            "process takes its place (", ++replaced_, " of at most ", options_.max_restarts, ").");
   start(static_cast<size_t>(&slot - slots_.data()), members_->add());
@@ -180,7 +180,7 @@ bool Round::replace(Slot& slot) {
 void Round::end_new_processes() {
   if (!finished_) return;
   for (const Slot& slot : slots_) {
-    if (!members_->contains(slot.id)) slot.process->send(SIGKILL);
+    if (slot.process->running() && !members_->has_joined(slot.id)) slot.process->send(SIGKILL);
   }
 }
 
@@ -233,7 +233,7 @@ void Round::reap() {
     if (!slot.process->reap(on_line_)) continue;
     guard_.remove(slot.process->pid());
     if (stop_ && !first_end_) first_end_ = Clock::now();
-    const bool left_over = finished_ && members_ && !members_->contains(slot.id);
+    const bool left_over = finished_ && members_ && !members_->has_joined(slot.id);
     if (slot.process->exit_code() == 0 || left_over) {
       finished_ = true;
     } else if (!members_ || !replace(slot)) {
@@ -246,7 +246,7 @@ void Round::reap() {
     }
   }
   if (!members_) return;
-  members_->look();
+  if (!stop_ && !failure_ && !finished_) members_->look();
   end_new_processes();
 }
 

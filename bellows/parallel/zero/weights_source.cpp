@@ -7,6 +7,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "bellows/comm/collectives.h"
 #include "bellows/comm/shard.h"
 #include "bellows/core/error.h"
 #include "bellows/io/tensors/safetensors.h"
@@ -16,7 +17,7 @@ namespace bellows::parallel {
 
 struct WeightsSource::State {
   std::string path;
-  io::SafetensorsFile file;
+  const io::SafetensorsFile file;
   std::map<std::string, const io::SafetensorsEntry*> entries = {};  ///< by the name in the model
 
   /// The tensor in the mapped file, or a copy if its data are not aligned.
@@ -48,8 +49,14 @@ std::unordered_map<const c10::TensorImpl*, std::vector<std::string>> names_of_te
 
 }  // namespace
 
-WeightsSource::WeightsSource(const std::string& path, const Model& model, const comm::Group& ranks)
-    : state_(new State{.path = path, .file = io::SafetensorsFile(path)}) {
+WeightsSource::WeightsSource(const std::string& path, const Model& model, const comm::Group& ranks) {
+  std::string error;
+  try {
+    state_.reset(new State{.path = path, .file = io::SafetensorsFile(path)});
+  } catch (const c10::Error& problem) {
+    error = c10::str("zero_optimizer: rank ", ranks.rank(), ": ", user_message(problem));
+  }
+  for (const std::string& problem : comm::all_gather_strings(error, ranks)) TORCH_CHECK_VALUE(problem.empty(), problem);
   check_same_lines("zero_optimizer: the ranks have different files " + path, "tensor", lines_of(state_->file), ranks);
   std::map<std::string, const io::SafetensorsEntry*> in_file;
   std::vector<std::string> known;

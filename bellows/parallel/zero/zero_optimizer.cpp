@@ -18,6 +18,7 @@
 #include "bellows/comm/collectives.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/optim/state/state.h"
+#include "bellows/parallel/ddp/reducer.h"
 #include "bellows/parallel/ddp/same_model.h"
 #include "bellows/parallel/zero/gradient_buckets.h"
 #include "bellows/parallel/zero/parameter_shards.h"
@@ -126,6 +127,24 @@ NamedTensors trained(const Model& model, const std::vector<at::Tensor>& optimize
   return result;
 }
 
+/// Whether every rank has the complete tensor. Another sharded optimizer may have withdrawn its memory.
+bool has_memory(const at::Tensor& tensor) {
+  const c10::StorageImpl* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  return storage->nbytes() == 0 || const_cast<c10::StorageImpl*>(storage)->_mutable_data_ptr_no_checks().get();
+}
+
+/// The parameters that are not sharded: those that are not in `sharded`, and belong to no other sharded optimizer.
+NamedTensors not_sharded(const Model& model, const NamedTensors& sharded) {
+  std::unordered_set<const at::TensorImpl*> known;
+  for (const auto& [name, parameter] : sharded) known.insert(parameter.unsafeGetTensorImpl());
+  NamedTensors result;
+  for (const auto& item : model.named_parameters()) {
+    const bool mine = known.insert(item.second.unsafeGetTensorImpl()).second;
+    if (mine && !gradient_part(item.second).owner && has_memory(item.second)) result.push_back(item);
+  }
+  return result;
+}
+
 /// The parameters of the model that have no gradient, each once.
 NamedTensors frozen(const Model& model) {
   std::unordered_set<const at::TensorImpl*> known;
@@ -155,21 +174,28 @@ NamedTensors state_before(const torch::optim::Optimizer& optimizer) {
   return {};
 }
 
-void broadcast_from_first(const Layout& layout, const Model& model, const comm::Group& group) {
+/// Params: rest – parameters that are not in the layout
+void broadcast_from_first(const Layout& layout, const NamedTensors& rest, const Model& model,
+                          const comm::Group& group) {
   const c10::NoGradGuard no_grad;
   for (const Unit& unit : layout.units) {
     if (!unit.shard.defined()) comm::broadcast(unit.flat, 0, group);  // otherwise, all ranks read the same file
   }
+  broadcast_tensors(rest, 0, group);
   broadcast_buffers(model, group);
 }
 
-/// Reads the tensors that are not sharded.
-void read_rest(const Layout& layout, const Model& model, const WeightsSource& weights) {
-  std::unordered_set<const at::TensorImpl*> sharded;
-  for (const Place& place : layout.places) sharded.insert(place.parameter.unsafeGetTensorImpl());
-  for (const auto& [name, tensor] : model.state_dict()) {
-    if (!sharded.contains(tensor.unsafeGetTensorImpl())) weights.read(name, tensor);
+/// Only the first sharded optimizer of a model may change parameters that it does not update.
+void check_first(const Model& model) {
+  for (const auto& [name, parameter] : model.named_parameters()) {
+    TORCH_CHECK_VALUE(!gradient_part(parameter).owner, "zero_optimizer: parameter \"", name,
+                      "\" already belongs to another sharded optimizer, but shard_frozen and weights_file also concern "
+                      "the parameters of other optimizers. Set them for the first optimizer only.");
   }
+}
+
+void read(const NamedTensors& tensors, const WeightsSource& weights) {
+  for (const auto& [name, tensor] : tensors) weights.read(name, tensor);
 }
 
 std::unordered_map<const at::TensorImpl*, Place*> places_by_parameter(Layout& layout) {
@@ -555,7 +581,11 @@ std::shared_ptr<ShardedOptimizer> zero_optimizer(std::shared_ptr<torch::optim::O
   const NamedTensors to_shard = trained(model, parameters);
   const NamedTensors to_gather = options.shard_frozen ? frozen(model) : NamedTensors();
   const comm::Group all = options.replicas ? comm::combine(group, *options.replicas, "replicas") : group;
-  check_same_tensors(to_shard, model, all);
+  NamedTensors all_parameters = to_shard;
+  all_parameters.insert(all_parameters.end(), to_gather.begin(), to_gather.end());
+  const NamedTensors rest = not_sharded(model, all_parameters);
+  all_parameters.insert(all_parameters.end(), rest.begin(), rest.end());
+  check_same_tensors(all_parameters, model, all);
   const int64_t block = block_of(*optimizer, to_shard);
   const NamedTensors state = state_before(*optimizer);
   auto impl = std::make_unique<ShardedOptimizer::Impl>(
@@ -566,12 +596,16 @@ std::shared_ptr<ShardedOptimizer> zero_optimizer(std::shared_ptr<torch::optim::O
                              .model = model,
                              .parameters = std::move(parameters)});
   const ShardGroups& groups = impl->groups;
+  if (options.shard_frozen || !options.weights_file.empty()) check_first(model);
   std::optional<WeightsSource> weights;
   if (!options.weights_file.empty()) weights.emplace(options.weights_file, model, all);
   impl->layout =
       lay_out(to_shard, to_gather, groups, {options.bucket_bytes, block, options.units, weights ? &*weights : nullptr});
-  if (weights) read_rest(impl->layout, model, *weights);
-  broadcast_from_first(impl->layout, model, all);
+  if (weights) {
+    read(rest, *weights);
+    read(model.named_buffers(), *weights);
+  }
+  broadcast_from_first(impl->layout, rest, model, all);
   if (options.stage == 3 && (all.size() > 1 || options.parameter_dtype || weights)) {
     impl->sharded_parameters = std::make_unique<ParameterShards>(
         impl->layout, groups, ParameterShards::Options{options.reshard_after_forward, options.parameter_dtype});

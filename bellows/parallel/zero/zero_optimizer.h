@@ -37,9 +37,9 @@ struct ShardOptions {
   /// complete on every rank and need no exchange. If true and `reshard_after_forward` is false, each of them is gathered
   /// once per step, even if the step has several batches.
   bool shard_frozen = false;
-  /// Stage 3: a safetensors file with all weights of the model. Each rank reads only its shards, so no rank ever needs
-  /// memory for the whole model. Create the model with tap::SkipInitialization, so that it does not touch its memory.
-  /// Parameters that are not sharded, and buffers, are read completely. Empty: the weights of rank 0.
+  /// Stage 3: a safetensors file with all weights of the model. Each rank reads only its shards. Parameters of other
+  /// optimizers, frozen parameters without `shard_frozen`, and buffers are read completely. On the CPU, no rank ever needs
+  /// memory for the whole model if it was created with tap::SkipInitialization. Empty: the weights of rank 0.
   std::string weights_file = {};
   /// Hybrid sharding: a group of ranks that hold the same shards. The ranks in `group` shard a replica of the model, and
   /// gradients are also averaged over the replicas. With a mesh: `group` is mesh.group("shard"), and `replicas` is

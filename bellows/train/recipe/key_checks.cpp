@@ -20,6 +20,8 @@ void check_course_keys(const Recipe& recipe, const std::string& where) {
   TORCH_CHECK_VALUE(!grows || recipe.growth_epochs > 0, "recipe: ", where,
                     ": batch_size_start and image_size_start need growth_epochs, the number of epochs until the full "
                     "size is reached.");
+  TORCH_CHECK_VALUE(recipe.batch_size_start == 0 || recipe.batch_size_per_rank == 0, "recipe: ", where,
+                    ": batch_size_start does not work with batch_size_per_rank. Set batch_size instead.");
   TORCH_CHECK_VALUE(recipe.batch_size_start <= recipe.batch_size, "recipe: ", where,
                     ": batch_size_start = ", recipe.batch_size_start, " is more than batch_size = ", recipe.batch_size,
                     ".");

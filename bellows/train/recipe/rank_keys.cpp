@@ -35,7 +35,8 @@ std::string depends_on_ranks(const Recipe& recipe) {
     return "gradient_accumulation_dtype adds gradients in another order";
   if (recipe.batch_size_per_rank > 0) return "batch_size_per_rank changes the batch size";
   const std::vector<comm::MeshAxis> axes = parse_mesh(recipe.mesh);
-  if (!axes.empty() && axes.front().size > 2)
+  const bool adds_in_pairs = recipe.data_parallel == "zero1" || recipe.shard_state_over_all;
+  if (!axes.empty() && axes.front().size > 2 && !adds_in_pairs)
     return c10::str("mesh = ", recipe.mesh, " averages over ", axes.front().size,
                     " copies of the model in another order");
   const bool shards = recipe.data_parallel == "zero2" || recipe.data_parallel == "zero3";
@@ -66,6 +67,12 @@ void check_mesh_keys(const Recipe& recipe, const std::string& where) {
 }
 
 }  // namespace
+
+Recipe with_total_batch(Recipe recipe, int64_t ranks) {
+  if (recipe.batch_size_per_rank > 0) recipe.batch_size = recipe.batch_size_per_rank * ranks;
+  recipe.batch_size_per_rank = 0;
+  return recipe;
+}
 
 std::vector<comm::MeshAxis> parse_mesh(const std::string& text) {
   if (text.empty()) return {};

@@ -13,6 +13,9 @@ namespace bellows::train {
 /// Throws: c10::ValueError if a combination is not supported; the message says what to change
 void check_rank_keys(const Recipe& recipe, const std::string& where);
 
+/// Replaces batch_size_per_rank by the batch_size of all ranks.
+Recipe with_total_batch(Recipe recipe, int64_t ranks);
+
 /// Parses the key `mesh`, such as "data: 2, shard: 2". The axis `data` comes first; missing axes have the size 1. The
 /// result is empty if the text is empty.
 /// Throws: c10::ValueError if the text has another form, an axis is unknown (the message suggests one) or occurs twice

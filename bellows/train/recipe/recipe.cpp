@@ -362,14 +362,12 @@ constexpr Row table[] = {
     {"mesh",
      &Recipe::mesh,
      {},
-     "arrangement of the ranks for zero1 to zero3, such as {data: 2, shard: 2}: ranks of the axis shard share one copy "
-     "of the model, and the axis data has copies (hybrid sharding). Empty: all ranks share one copy",
-     false},
+     "hybrid sharding with zero1 to zero3, such as {data: 2, shard: 4}. shard: number of ranks that divide the state. "
+     "data: number of such groups, which hold the same state. Empty: all ranks divide the state"},
     {"shard_state_over_all",
      &Recipe::shard_state_over_all,
      {},
-     "with a mesh and zero2 or zero3, divide the optimizer state over all ranks, not only over the axis shard",
-     false},
+     "with a mesh and zero2 or zero3, divide the optimizer state over all ranks, not only over the axis shard"},
     {"reproducible_ranks",
      &Recipe::reproducible_ranks,
      {0, 1024},

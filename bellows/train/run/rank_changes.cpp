@@ -73,6 +73,8 @@ void check_replaceable_ranks(const Recipe& recipe) {
   };
   refuse(recipe.data_parallel != "ddp",
          "each rank must hold the complete state, so data_parallel must be ddp, got " + recipe.data_parallel + ".");
+  refuse(!recipe.device.starts_with("cpu"),
+         "device must be cpu, because the ranks communicate over Gloo, got " + recipe.device + ".");
   refuse(recipe.gradient_compression != "none",
          "gradient_compression must be none, because a lost rank takes its rounding errors with it, got " +
              recipe.gradient_compression + ".");
@@ -91,14 +93,20 @@ Newest newest_state(const comm::Group& ranks, int64_t progress, bool save,
   const at::Tensor all = comm::all_gather(mine, ranks).t().contiguous();
   const int64_t* const steps = all.const_data_ptr<int64_t>();
   const int64_t* const newest = std::max_element(steps, steps + ranks.size());
+  TORCH_CHECK(*newest != no_progress,
+              "train: all ranks that held the state of the run were lost. Start the job again with --resume.");
   Newest result{.progress = *newest, .save = std::count(steps + ranks.size(), steps + 2 * ranks.size(), 1) > 0};
-  if (std::all_of(steps, steps + ranks.size(), [&](int64_t other) { return other == *newest; })) return result;
+  if (*newest == at_start || std::all_of(steps, steps + ranks.size(), [&](int64_t other) { return other == *newest; }))
+    return result;
   const int root = static_cast<int>(newest - steps);
   checkpoint::State state;
   if (ranks.rank() == root) state = own();
   const std::string text = comm::broadcast_string(ranks.rank() == root ? describe(state) : "", root, ranks);
   if (ranks.rank() != root) state = described(text);
   broadcast(state, root, ranks);
+  if (ranks.rank() != root) {  // the counts of a rank are its own
+    std::erase_if(state.extra, [](const auto& item) { return item.first.starts_with("train_metrics."); });
+  }
   state.rng.clear();
   result.state = std::move(state);
   return result;

@@ -19,7 +19,8 @@ bool decides_order(const std::string& what) {
 /// Differences that follow from another number of ranks. The samples of each step stay the same, only the order of sums
 /// changes.
 bool goes_with_ranks(const std::string& what) {
-  return what == "ranks" || what == "threads" || what == "env.OMP_NUM_THREADS";
+  return what == "ranks" || what == "threads" || what == "env.OMP_NUM_THREADS" || what == "recipe.mesh" ||
+         what == "recipe.shard_state_over_all";
 }
 
 std::string fact(const RunRecord& record, const std::string& name) {

@@ -119,6 +119,10 @@ class LocalModel final : public ModelWrapper {
 Ranks::Ranks(Job& job) : model_(job.model) {
   const Recipe& recipe = job.recipe;
   check_batch_per_rank(job);
+  if (job.elastic) {  // the data may be divided among the ranks of an earlier world
+    job.train = job.train.distributed(0, 1, /*global_batch=*/true);
+    if (job.eval) job.eval = job.eval->distributed(0, 1, /*global_batch=*/true);
+  }
   if (!job.ranks || job.ranks->size() == 1) return;
   check_one_process(recipe, job.ranks->size());
   TORCH_CHECK_VALUE(
@@ -139,9 +143,22 @@ Ranks::Ranks(Job& job) : model_(job.model) {
     state_->ddp.emplace(job.model, group,
                         parallel::DistributedOptions{.hook = hook_of(recipe), .bucket_bytes = recipe.bucket_mb << 20});
   }
+  shard_optimizers(job, stage);
+  for (const at::Tensor& parameter : job.model.parameters()) {
+    if (parameter.requires_grad()) state_->trained.push_back(parameter);
+  }
+  // All ranks initialized the same weights, but each needs its own dropout masks. Rank 0 continues like a single
+  // process.
+  seed_everything(rank_seed(static_cast<uint64_t>(recipe.seed), group.rank()));
+}
+
+/// Replaces the optimizers by sharded ones; with DDP (stage 0), nothing happens.
+void Ranks::shard_optimizers(Job& job, int stage) {
+  const Recipe& recipe = job.recipe;
+  const comm::Group& group = state_->group;
+  if (stage == 0) return;
   if (!recipe.mesh.empty()) state_->mesh.emplace(group, parse_mesh(recipe.mesh));
   for (auto& optimizer : job.optimizers) {
-    if (stage == 0) continue;
     parallel::ShardOptions options = shard_options(recipe, stage);
     options.shard_frozen = recipe.shard_frozen && &optimizer == &job.optimizers.front();
     if (state_->mesh && state_->mesh->size("data") > 1) options.replicas = state_->mesh->group("data");
@@ -151,12 +168,6 @@ Ranks::Ranks(Job& job) : model_(job.model) {
     if (stage == 3) state_->sharded_parameters.push_back(sharded);
     optimizer = std::move(sharded);
   }
-  for (const at::Tensor& parameter : job.model.parameters()) {
-    if (parameter.requires_grad()) state_->trained.push_back(parameter);
-  }
-  // All ranks initialized the same weights, but each needs its own dropout masks. Rank 0 continues like a single
-  // process.
-  seed_everything(rank_seed(static_cast<uint64_t>(recipe.seed), group.rank()));
 }
 
 Ranks::~Ranks() = default;

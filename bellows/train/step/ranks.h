@@ -88,6 +88,8 @@ class Ranks {
   std::string describe() const;
 
  private:
+  void shard_optimizers(Job& job, int stage);
+
   struct State;
   std::unique_ptr<State> state_;
   Model model_;

@@ -143,6 +143,7 @@ void TrainLoop::take_step(data::Batch first, bool stop) {
   const int64_t epoch = batch->epoch();
   for (const auto& optimizer : job_.optimizers) optimizer->zero_grad();
   if (job_.recipe.on_nan == "skip" || job_.elastic) keep_buffers();
+  if (job_.elastic) kept_counts_ = metrics_.state(nullptr);
   const int64_t batches = batches_per_step();
   const bool single = batches == 1 || epoch_ != epoch;
   const bool alone = single && !reproducible_.on() && ranks_.has_equal_share(*batch, growth_.batch_size(epoch));
@@ -341,6 +342,8 @@ void TrainLoop::undo_step() {
   const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> buffers = step_buffers();
   for (const auto i : c10::irange(kept_buffers_.size())) buffers[i].copy_(kept_buffers_[i]);
+  metrics_ = TrainMetrics(job_.recipe.train_metrics);
+  metrics_.restore(kept_counts_);
   std::tie(epoch_, batch_) = before_step_;
   started_ = false;
   between_steps_ = true;
@@ -478,7 +481,7 @@ checkpoint::ShardedState TrainLoop::sharded_state() const {
   return state;
 }
 
-void TrainLoop::restore(const checkpoint::State& state, bool own_options) {
+void TrainLoop::restore(const checkpoint::State& state, bool own_options, bool own_counts) {
   ranks_.with_full_parameters([&] { checkpoint::restore_model(job_.model, state.model); });
   restore_optimizers(state.optimizer, own_options);
   for (const auto& [name, value] : state.extra) {
@@ -488,7 +491,8 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options) {
   const bool has_average = !below(state.extra, "average.").empty();
   if (!own_options || !below(state.extra, "scaler.").empty()) update_.restore(state.extra);
   metrics_ = TrainMetrics(job_.recipe.train_metrics);
-  if (ranks_.rank() == 0) metrics_.restore(below(state.extra, "train_metrics."));  // counts include those of all ranks
+  // Counts in a checkpoint include those of all ranks.
+  if (ranks_.rank() == 0 || own_counts) metrics_.restore(below(state.extra, "train_metrics."));
   rates_.restore(below(state.extra, "rates."));
   const NamedTensors sample_stats = below(state.extra, "sample_stats.");
   if (sample_stats_ && !(own_options && sample_stats.empty())) sample_stats_->load_state(sample_stats);

@@ -123,7 +123,8 @@ class TrainLoop {
   /// Restores a state.
   /// Params: own_options – keep the job's learning rates and other options instead of those in the state. Parts that
   ///                       the state lacks, such as average and loss scale, then keep their initial values
-  void restore(const checkpoint::State& state, bool own_options = false);
+  ///         own_counts – whether the state has the training accuracy of this rank alone, not of all ranks
+  void restore(const checkpoint::State& state, bool own_options = false, bool own_counts = false);
 
   /// After an exception in step(): restores buffers and data position, so that the step can be repeated. Weights do not
   /// change before the ranks have exchanged all gradients.
@@ -189,6 +190,7 @@ class TrainLoop {
   int64_t step_ = 0, samples_ = 0, skipped_ = 0, last_batch_size_ = 0;
   int64_t epoch_ = 0, batch_ = 0;
   std::pair<int64_t, int64_t> before_step_;  ///< epoch_ and batch_ before the last step
+  NamedTensors kept_counts_;                 ///< of metrics_ before the last step
   bool stop_ = false, rejoin_ = false, between_steps_ = true;
   bool started_ = false;    ///< the loader is at (epoch_, batch_)
   bool delivered_ = false;  ///< the loader has returned a batch in this epoch

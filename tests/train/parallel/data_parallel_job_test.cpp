@@ -293,6 +293,13 @@ TEST(DataParallelJob, ResumesWithTheSameBits) {
   expect_same_bits(rest.weights, whole.weights);
 }
 
+TEST(DataParallelJob, ResumesWithTheAutomaticNumberOfReplicas) {
+  const TemporaryFolder folder;
+  const Recipe recipe = with_replicas(digits_mlp({"run_folder=" + folder.path()}), 0);
+  EXPECT_TRUE(run_part(recipe, false, 7).result.stopped);
+  EXPECT_FALSE(run_part(recipe, true, 0).result.stopped);
+}
+
 TEST(DataParallelJob, CountsTheBytesThatItExchanges) {
   TrainLoop loop(points_job(with_replicas(points_recipe(), 3)));
   loop.run_steps(10);  // each batch has at least three samples

@@ -33,6 +33,18 @@ std::vector<pid_t> training_ranks(const std::string& folder) {
   return ranks;
 }
 
+/// The processes of `bellows train` that a launcher started.
+std::vector<pid_t> training_children(pid_t launcher) {
+  std::ifstream children(c10::str("/proc/", launcher, "/task/", launcher, "/children"));
+  std::vector<pid_t> ranks;
+  for (pid_t pid = 0; children >> pid;) {
+    std::ifstream command(c10::str("/proc/", pid, "/cmdline"));
+    const std::string words((std::istreambuf_iterator<char>(command)), {});
+    if (words.find("train") != std::string::npos && words.find("launch") == std::string::npos) ranks.push_back(pid);
+  }
+  return ranks;
+}
+
 /// Kills ranks at random moments, but never the last one that has the state.
 class Killer {
  public:
@@ -86,13 +98,13 @@ std::vector<int64_t> logged_steps(const std::string& path) {
   return steps;
 }
 
-// Every step uses all samples of its batch exactly once. Otherwise, the weights would be others.
-TEST(ElasticRanks, LostReplicasChangeNoResult) {
-  const int losses = std::getenv("BELLOWS_SLOW") ? 100 : 5;
+/// Runs a job on `ranks` ranks, loses `losses` of them, and compares the weights with those of one process. Every step
+/// uses all samples of its batch exactly once; otherwise, the weights would be others.
+void expect_losses_change_no_result(int ranks, int losses) {
   const int64_t epochs = 60 + 25 * losses;
   const cli::Scratch scratch;
-  cli::Process process({.arguments = {"launch", "-n", "4", "--max-restarts", "1000", "--replace-lost", "--",
-                                      BELLOWS_BIN_DIR "/elastic_rank", scratch.path(), std::to_string(epochs)}});
+  cli::Process process({.arguments = {"launch", "-n", std::to_string(ranks), "--max-restarts", "1000", "--replace-lost",
+                                      "--", BELLOWS_BIN_DIR "/elastic_rank", scratch.path(), std::to_string(epochs)}});
   Killer killer(scratch.path(), losses);
   const auto poll = [&](const cli::Outcome&) {
     killer.look();
@@ -107,6 +119,58 @@ TEST(ElasticRanks, LostReplicasChangeNoResult) {
                trained_alone(elastic_recipe(epochs), scratch / "alone"));
   const std::vector<int64_t> steps = logged_steps(scratch / "run/log.csv");
   EXPECT_TRUE(std::adjacent_find(steps.begin(), steps.end(), std::greater_equal<>()) == steps.end());
+}
+
+TEST(ElasticRanks, LostReplicasChangeNoResult) {
+  expect_losses_change_no_result(4, std::getenv("BELLOWS_SLOW") ? 100 : 5);
+}
+
+// Until the new process joins, one rank has all samples.
+TEST(ElasticRanks, OneRankMayBeLeft) {
+  expect_losses_change_no_result(2, 2);
+}
+
+// A stop while a new process joins: the others save a checkpoint.
+TEST(ElasticRanks, AStopWhileAProcessJoinsSavesACheckpoint) {
+  const cli::Scratch scratch;
+  cli::Process process({.arguments = {"launch",
+                                      "-n",
+                                      "2",
+                                      "--max-restarts",
+                                      "9",
+                                      "--replace-lost",
+                                      "--",
+                                      BELLOWS_BIN_DIR "/bellows",
+                                      "train",
+                                      "--data",
+                                      cli::digits() + "/train-000.tar",
+                                      "--out",
+                                      scratch / "run",
+                                      "--set",
+                                      "model=mlp",
+                                      "--set",
+                                      "image_size=8",
+                                      "--set",
+                                      "epochs=100000",
+                                      "--set",
+                                      "num_workers=1",
+                                      "--set",
+                                      "save_steps=1000000"}});
+  const auto trains = [](const cli::Outcome& so_far) { return so_far.err.find("    3 ") != std::string::npos; };
+  ASSERT_TRUE(process.wait_until(trains));
+  const std::vector<pid_t> ranks = training_children(process.pid());
+  ASSERT_EQ(ranks.size(), 2u);
+  ::kill(ranks.back(), SIGKILL);
+  const auto lost = [](const cli::Outcome& so_far) {
+    return so_far.err.find("a new process takes its place") != std::string::npos;
+  };
+  ASSERT_TRUE(process.wait_until(lost));
+  process.signal(SIGTERM);
+  process.finish(60);
+  bool saved = false;
+  for (const auto& entry : std::filesystem::directory_iterator(scratch / "run"))
+    saved |= entry.path().filename().string().starts_with("step-");
+  EXPECT_TRUE(saved);
 }
 
 TEST(ElasticRanks, TooManyLossesEndTheJob) {
@@ -164,13 +228,7 @@ TEST(ElasticRanks, TheCommandContinues) {
                                       "num_workers=1"}});
   const auto trains = [](const cli::Outcome& so_far) { return so_far.err.find("    3 ") != std::string::npos; };
   ASSERT_TRUE(process.wait_until(trains));
-  std::ifstream children(c10::str("/proc/", process.pid(), "/task/", process.pid(), "/children"));
-  std::vector<pid_t> ranks;
-  for (pid_t pid = 0; children >> pid;) {
-    std::ifstream command(c10::str("/proc/", pid, "/cmdline"));
-    std::string words((std::istreambuf_iterator<char>(command)), {});
-    if (words.find("train") != std::string::npos && words.find("launch") == std::string::npos) ranks.push_back(pid);
-  }
+  const std::vector<pid_t> ranks = training_children(process.pid());
   ASSERT_EQ(ranks.size(), 3u);
   ::kill(ranks.front(), SIGKILL);  // rank 0, which writes the log
   const cli::Outcome outcome = process.finish();
