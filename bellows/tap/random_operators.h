@@ -36,7 +36,7 @@ class RandomOperators {
 /// Cost:    one atomic load per call of one of these operators
 /// Threads: thread-safe
 void replace_random_operators(RandomOperators* operators);
-/// Replaces the kernels, which then still behave like libtorch's, except for SkipInitialization.
+/// Replaces the kernels. They still compute what libtorch computes, except during SkipInitialization.
 void replace_kernels_of_random_operators();
 
 }  // namespace bellows::tap
