@@ -85,12 +85,12 @@ WeightsSource::WeightsSource(const std::string& path, const Model& model, const 
 
 WeightsSource::~WeightsSource() = default;
 
-void WeightsSource::read(const std::string& name, const comm::ShardSpec& spec, at::Tensor part) const {
+void WeightsSource::read(const std::string& name, const comm::ShardSpec& spec, const at::Tensor& part) const {
   const c10::NoGradGuard no_grad;
   part.copy_(comm::part_of(state_->tensor(name), spec));
 }
 
-void WeightsSource::read(const std::string& name, at::Tensor tensor) const {
+void WeightsSource::read(const std::string& name, const at::Tensor& tensor) const {
   const c10::NoGradGuard no_grad;
   tensor.copy_(state_->tensor(name));
 }

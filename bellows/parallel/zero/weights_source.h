@@ -23,9 +23,9 @@ class WeightsSource {
 
   /// Copies a part of a tensor. The dtype is converted.
   /// Params: name – of the parameter in the model; part – view with the elements that `spec` describes
-  void read(const std::string& name, const comm::ShardSpec& spec, at::Tensor part) const;
+  void read(const std::string& name, const comm::ShardSpec& spec, const at::Tensor& part) const;
   /// Copies a complete tensor.
-  void read(const std::string& name, at::Tensor tensor) const;
+  void read(const std::string& name, const at::Tensor& tensor) const;
 
  private:
   struct State;

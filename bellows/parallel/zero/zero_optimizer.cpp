@@ -574,45 +574,64 @@ void ShardedOptimizer::load_state_dict(const NamedTensors& state) {
   load_shards(wanted);
 }
 
+namespace {
+
+/// The parameters of the model: those whose gradients are sharded, those that are only gathered, and the others.
+struct ParameterLists {
+  NamedTensors trained, frozen, rest;
+};
+
+/// Collective.
+ParameterLists list_parameters(const ShardedOptimizer::Impl& impl) {
+  ParameterLists lists;
+  lists.trained = trained(impl.model, impl.parameters);
+  if (impl.options.shard_frozen) lists.frozen = frozen(impl.model);
+  if (impl.options.shard_frozen || !impl.options.weights_file.empty()) check_first(impl.model);
+  NamedTensors all = lists.trained;
+  all.insert(all.end(), lists.frozen.begin(), lists.frozen.end());
+  lists.rest = not_sharded(impl.model, all);
+  all.insert(all.end(), lists.rest.begin(), lists.rest.end());
+  check_same_tensors(all, impl.model, impl.all);
+  return lists;
+}
+
+/// Moves the parameters into buckets, and gives all ranks the same values. Collective.
+void distribute_parameters(ShardedOptimizer::Impl& impl, const ParameterLists& lists) {
+  const ShardOptions& options = impl.options;
+  LayoutOptions how{options.bucket_bytes, block_of(*impl.local, lists.trained), options.units};
+  std::optional<WeightsSource> weights;
+  if (!options.weights_file.empty()) how.weights = &weights.emplace(options.weights_file, impl.model, impl.all);
+  impl.layout = lay_out(lists.trained, lists.frozen, impl.groups, how);
+  if (weights) {
+    read(lists.rest, *weights);
+    read(impl.model.named_buffers(), *weights);
+  }
+  broadcast_from_first(impl.layout, lists.rest, impl.model, impl.all);
+  if (options.stage == 3 && (impl.all.size() > 1 || options.parameter_dtype || weights)) {
+    impl.sharded_parameters = std::make_unique<ParameterShards>(
+        impl.layout, impl.groups, ParameterShards::Options{options.reshard_after_forward, options.parameter_dtype});
+  }
+}
+
+}  // namespace
+
 std::shared_ptr<ShardedOptimizer> zero_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer, const Model& model,
                                                  const comm::Group& group, const ShardOptions& options) {
   check_shardable(optimizer.get(), options);
   std::vector<at::Tensor> parameters = parameters_of(*optimizer);
-  const NamedTensors to_shard = trained(model, parameters);
-  const NamedTensors to_gather = options.shard_frozen ? frozen(model) : NamedTensors();
-  const comm::Group all = options.replicas ? comm::combine(group, *options.replicas, "replicas") : group;
-  NamedTensors all_parameters = to_shard;
-  all_parameters.insert(all_parameters.end(), to_gather.begin(), to_gather.end());
-  const NamedTensors rest = not_sharded(model, all_parameters);
-  all_parameters.insert(all_parameters.end(), rest.begin(), rest.end());
-  check_same_tensors(all_parameters, model, all);
-  const int64_t block = block_of(*optimizer, to_shard);
-  const NamedTensors state = state_before(*optimizer);
   auto impl = std::make_unique<ShardedOptimizer::Impl>(
       ShardedOptimizer::Impl{.local = std::move(optimizer),
                              .groups = {group, options.replicas, options.shard_state_over_replicas},
-                             .all = all,
+                             .all = options.replicas ? comm::combine(group, *options.replicas, "replicas") : group,
                              .options = options,
                              .model = model,
                              .parameters = std::move(parameters)});
-  const ShardGroups& groups = impl->groups;
-  if (options.shard_frozen || !options.weights_file.empty()) check_first(model);
-  std::optional<WeightsSource> weights;
-  if (!options.weights_file.empty()) weights.emplace(options.weights_file, model, all);
-  impl->layout =
-      lay_out(to_shard, to_gather, groups, {options.bucket_bytes, block, options.units, weights ? &*weights : nullptr});
-  if (weights) {
-    read(rest, *weights);
-    read(model.named_buffers(), *weights);
-  }
-  broadcast_from_first(impl->layout, rest, model, all);
-  if (options.stage == 3 && (all.size() > 1 || options.parameter_dtype || weights)) {
-    impl->sharded_parameters = std::make_unique<ParameterShards>(
-        impl->layout, groups, ParameterShards::Options{options.reshard_after_forward, options.parameter_dtype});
-  }
+  const ParameterLists lists = list_parameters(*impl);
+  const NamedTensors state = state_before(*impl->local);
+  distribute_parameters(*impl, lists);
   put_pieces(*impl);
   if (options.stage > 1)
-    impl->gradients = std::make_unique<GradientShards>(impl->layout, groups, all, options.reduce_dtype);
+    impl->gradients = std::make_unique<GradientShards>(impl->layout, impl->groups, impl->all, options.reduce_dtype);
   auto sharded = std::make_shared<ShardedOptimizer>(std::move(impl));
   if (!state.empty()) sharded->load_state_dict(state);
   return sharded;

@@ -99,9 +99,8 @@ parallel::ShardOptions shard_options(const Recipe& recipe, int stage) {
 /// See Ranks::local_model().
 class LocalModel final : public ModelWrapper {
  public:
-  LocalModel(Model inner, NamedTensors local) : ModelWrapper(std::move(inner)) {
-    for (auto& [name, tensor] : local) local_.emplace(std::move(name), std::move(tensor));
-  }
+  LocalModel(Model inner, const NamedTensors& local)
+      : ModelWrapper(std::move(inner)), local_(local.begin(), local.end()) {}
   NamedTensors named_parameters() const override {
     NamedTensors result = inner().named_parameters();
     for (auto& [name, tensor] : result) {
@@ -265,7 +264,7 @@ Model Ranks::local_model() const {
   for (const auto& optimizer : state_->sharded_parameters) {
     for (auto& item : optimizer->local_parameters()) local.push_back(std::move(item));
   }
-  return Model(model_.name(), std::make_shared<LocalModel>(model_, std::move(local)));
+  return Model(model_.name(), std::make_shared<LocalModel>(model_, local));
 }
 
 checkpoint::Parts Ranks::parts_of(const NamedTensors& local) const {
