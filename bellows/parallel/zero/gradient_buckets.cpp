@@ -131,8 +131,9 @@ void GradientShards::keep_oldest() {
   under_way_.pop_front();
   if (!replica_means_) return add_to_pieces(unit, slice);
   keep_averaged();
-  averaging_.emplace(unit, groups_.divide_state ? comm::reduce_scatter_async(slice, *replica_means_, comm::Reduce::mean)
-                                                : comm::all_reduce_async(slice, *replica_means_, comm::Reduce::mean));
+  averaging_ =
+      UnderWay{unit, groups_.divide_state ? comm::reduce_scatter_async(slice, *replica_means_, comm::Reduce::mean)
+                                          : comm::all_reduce_async(slice, *replica_means_, comm::Reduce::mean)};
 }
 
 void GradientShards::keep_averaged() {
