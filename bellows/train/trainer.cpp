@@ -96,6 +96,7 @@ class FitRun {
   void join_run();
   void open_log(int64_t last_step);
   void save_last();
+  void join_next_world(Job& job);
   void start_elastic(Job job);
   void run_elastic();
   bool lost_rank(const std::exception& error);
@@ -189,11 +190,7 @@ void FitRun::begin_elastic(bool resume, bool accept_changes) {
     } catch (const std::exception& error) {
       if (!lost_rank(error)) throw;
       Job job = loop_->take_job();
-      elastic_->leave();
-      folder_.reset();
-      loop_.reset();
-      elastic_->rejoin();
-      job.ranks = elastic_->world().group();
+      join_next_world(job);
       start_elastic(std::move(job));
     }
   }
@@ -299,6 +296,15 @@ void FitRun::save_last() {
   saving_ = false;
 }
 
+/// Destroys what uses the current ranks, and gives the job those of the next world.
+void FitRun::join_next_world(Job& job) {
+  elastic_->leave();  // ends collectives in the background, so that they do not delay the destructors
+  folder_.reset();
+  loop_.reset();
+  elastic_->rejoin();
+  job.ranks = elastic_->world().group();
+}
+
 /// Creates the loop, also if ranks are lost meanwhile.
 void FitRun::start_elastic(Job job) {
   check_replaceable_ranks(recipe_);
@@ -309,11 +315,7 @@ void FitRun::start_elastic(Job job) {
       return open_folder();
     } catch (const std::exception& error) {
       if (!lost_rank(error)) throw;
-      elastic_->leave();
-      folder_.reset();
-      loop_.reset();
-      elastic_->rejoin();
-      job.ranks = elastic_->world().group();
+      join_next_world(job);
     }
   }
 }
@@ -350,11 +352,7 @@ int64_t FitRun::progress() const {
 /// Continues with the ranks of the next world. After an exception, it can be called again.
 void FitRun::rejoin() {
   if (!kept_) keep_for_rejoin();
-  elastic_->leave();  // ends collectives in the background, so that they do not delay the destructors
-  folder_.reset();
-  loop_.reset();
-  elastic_->rejoin();
-  kept_->job.ranks = elastic_->world().group();
+  join_next_world(kept_->job);
   const Newest newest = newest_state(*kept_->job.ranks, kept_->progress, saving_, [this] { return kept_->state; });
   if (newest.state) {
     kept_->state = *newest.state;

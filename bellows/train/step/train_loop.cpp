@@ -379,8 +379,10 @@ Evaluation TrainLoop::evaluate() {
   TORCH_CHECK_VALUE(job_.eval, "TrainLoop::evaluate: there is no held-out data. Set eval_split or eval_data.");
   if (!eval_loader_) eval_loader_ = job_.eval->channels_last(job_.recipe.channels_last).loader();
   std::optional<optim::AveragedWeights> averaged;
-  ranks_.release_parameters();  // gathered in advance, with the values before the average
-  if (average_ && average_->n_averaged() > 0) averaged.emplace(*average_);
+  if (average_ && average_->n_averaged() > 0) {
+    ranks_.release_parameters();  // gathered in advance, with the values before the average
+    averaged.emplace(*average_);
+  }
   ranks_.before_evaluation();
   ranks_.gather_parameters();  // ranks may have different numbers of batches
   const QuantizedTraining::Guard quantized(quantized_, step_ - 1);

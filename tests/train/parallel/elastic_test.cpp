@@ -33,6 +33,21 @@ std::vector<pid_t> training_ranks(const std::string& folder) {
   return ranks;
 }
 
+/// `bellows train` on the digits, whose lost ranks are replaced.
+cli::Launch replaced_training(int ranks, const std::string& folder, const std::vector<std::string>& settings) {
+  cli::Launch launch{.arguments = {"launch", "-n", std::to_string(ranks), "--max-restarts", "9", "--replace-lost", "--",
+                                   BELLOWS_BIN_DIR "/bellows", "train", "--data", cli::digits() + "/train-000.tar",
+                                   "--out", folder}};
+  for (const char* setting : {"model=mlp", "image_size=8", "num_workers=1"})
+    launch.arguments.insert(launch.arguments.end(), {"--set", setting});
+  for (const std::string& setting : settings) launch.arguments.insert(launch.arguments.end(), {"--set", setting});
+  return launch;
+}
+
+bool finished_three_epochs(const cli::Outcome& so_far) {
+  return so_far.err.find("    3 ") != std::string::npos;
+}
+
 /// The processes of `bellows train` that a launcher started.
 std::vector<pid_t> training_children(pid_t launcher) {
   std::ifstream children(c10::str("/proc/", launcher, "/task/", launcher, "/children"));
@@ -133,31 +148,8 @@ TEST(ElasticRanks, OneRankMayBeLeft) {
 // A stop while a new process joins: the others save a checkpoint.
 TEST(ElasticRanks, AStopWhileAProcessJoinsSavesACheckpoint) {
   const cli::Scratch scratch;
-  cli::Process process({.arguments = {"launch",
-                                      "-n",
-                                      "2",
-                                      "--max-restarts",
-                                      "9",
-                                      "--replace-lost",
-                                      "--",
-                                      BELLOWS_BIN_DIR "/bellows",
-                                      "train",
-                                      "--data",
-                                      cli::digits() + "/train-000.tar",
-                                      "--out",
-                                      scratch / "run",
-                                      "--set",
-                                      "model=mlp",
-                                      "--set",
-                                      "image_size=8",
-                                      "--set",
-                                      "epochs=100000",
-                                      "--set",
-                                      "num_workers=1",
-                                      "--set",
-                                      "save_steps=1000000"}});
-  const auto trains = [](const cli::Outcome& so_far) { return so_far.err.find("    3 ") != std::string::npos; };
-  ASSERT_TRUE(process.wait_until(trains));
+  cli::Process process(replaced_training(2, scratch / "run", {"epochs=100000", "save_steps=1000000"}));
+  ASSERT_TRUE(process.wait_until(finished_three_epochs));
   const std::vector<pid_t> ranks = training_children(process.pid());
   ASSERT_EQ(ranks.size(), 2u);
   ::kill(ranks.back(), SIGKILL);
@@ -205,29 +197,8 @@ TEST(ElasticRanks, TheLauncherChecksItsOptions) {
 // The command itself: its ranks, its log and its result.
 TEST(ElasticRanks, TheCommandContinues) {
   const cli::Scratch scratch;
-  cli::Process process({.arguments = {"launch",
-                                      "-n",
-                                      "3",
-                                      "--max-restarts",
-                                      "5",
-                                      "--replace-lost",
-                                      "--",
-                                      BELLOWS_BIN_DIR "/bellows",
-                                      "train",
-                                      "--data",
-                                      cli::digits() + "/train-000.tar",
-                                      "--out",
-                                      scratch / "run",
-                                      "--set",
-                                      "model=mlp",
-                                      "--set",
-                                      "image_size=8",
-                                      "--set",
-                                      "epochs=40",
-                                      "--set",
-                                      "num_workers=1"}});
-  const auto trains = [](const cli::Outcome& so_far) { return so_far.err.find("    3 ") != std::string::npos; };
-  ASSERT_TRUE(process.wait_until(trains));
+  cli::Process process(replaced_training(3, scratch / "run", {"epochs=40"}));
+  ASSERT_TRUE(process.wait_until(finished_three_epochs));
   const std::vector<pid_t> ranks = training_children(process.pid());
   ASSERT_EQ(ranks.size(), 3u);
   ::kill(ranks.front(), SIGKILL);  // rank 0, which writes the log
