@@ -6,3 +6,4 @@
 #include "bellows/amp/grad_scaler.h"
 #include "bellows/amp/master_weights.h"
 #include "bellows/amp/policy.h"
+#include "bellows/amp/weight_shapes.h"

@@ -5,4 +5,5 @@
 #include "bellows/recompute/budget.h"
 #include "bellows/recompute/compress.h"
 #include "bellows/recompute/offload.h"
+#include "bellows/recompute/partition.h"
 #include "bellows/recompute/policy.h"

@@ -6,6 +6,7 @@
 #include "bellows/train/inference/model_evaluation.h"
 #include "bellows/train/inference/prediction.h"
 #include "bellows/train/inference/prediction_inputs.h"
+#include "bellows/train/inference/streamed_model.h"
 #include "bellows/train/inference/trained_model.h"
 #include "bellows/train/job.h"
 #include "bellows/train/loss.h"

@@ -39,10 +39,16 @@ compiled, and in static int8. It keeps a technique only if the model is faster a
 by at most --max-drop. Without --run and --weights, the model has random weights, and the command compares outputs
 instead of the accuracy. If the recipe has no dataset either, inputs are synthetic.
 
+With --ranks, the command compares techniques for several ranks with one process. The ranks run on this machine and
+share its threads, so all configurations use the same number of cores. With --compare, it compares --recipe with other
+recipe files, each in one process or on several ranks.
+
 Examples:
   bellows ladder --data data/digits --target-accuracy 0.97 --html ladder.html
   bellows ladder --data data/digits --model net.pt --memory
   bellows ladder --recipe net.yaml --memory-target 2GB --write-recipe fits.yaml
+  bellows ladder --recipe net.yaml --ranks 2
+  bellows ladder --recipe net.yaml --compare compile.yaml ddp.yaml:4
   bellows ladder --inference runs/digits --max-drop 0.2 --html inference.html
   bellows ladder --inference bert-base --batch-size 1
 )";
@@ -51,10 +57,12 @@ inline constexpr const char* plan_footer =
     R"(Predicts the peak memory of a training step by running it on synthetic batches of 2 and 3 samples. The command
 reads no data and never runs a full-size step. The output shows what the peak memory consists of, the predicted effect
 of each technique, and a recommendation. With --ranks, it also compares DDP with the stages of ZeRO. With --fit, the
-command writes a recipe for `bellows train` to standard output.
+command writes a recipe for `bellows train` to standard output. With --device-map, it instead shows where the weights are
+in inference, if they do not all fit into memory.
 
 Examples:
   bellows plan --model bert-base --batch 32 --seq 512
+  bellows plan --model gpt2 --batch 8 --device-map --memory 1GB
   bellows plan --model resnet50 --batch 64 --memory 8GB --price-per-hour 1.5
   bellows plan --model bert-base --batch 8 --ranks 4 --memory 4GB --link-gbps 25
   bellows plan --recipe digits.yaml --fit 512MB > fits.yaml
@@ -115,6 +123,7 @@ Examples:
   bellows evaluate --run runs/digits --data new_photos --split val --json
   bellows evaluate --run runs/digits --dtype bf16 --compile --batch-size 1
   bellows evaluate --recipe digits.yaml --weights model.safetensors
+  bellows evaluate --run runs/digits --weight-memory 250KB --offload-folder off
 )";
 
 inline constexpr const char* quantize_footer =
@@ -309,7 +318,7 @@ Each line of output starts with the rank of the process that wrote it.
 
 If a rank fails, the command stops all other ranks within 5 s. With --max-restarts, it then restarts all ranks. If no
 restarts are left, the command exits with the exit code of the first rank that failed. With --replace-lost, the other
-ranks continue instead, and a new process takes the place of the failed one.
+replicas of the model continue instead, and a new process takes the place of the failed one.
 
 To start a job on several nodes (machines), run the same command on each node with a different --node-rank. Set
 BELLOWS_TOKEN to the same value on all nodes. If a node is lost, you can start it again, or let the other nodes continue

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "bellows/ladder/ladder.h"
 #include "bellows/train/recipe/recipe.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
@@ -26,6 +27,13 @@ int run_ladder_inference(const LadderArguments& arguments);
 
 /// Prints the processor and the version of libtorch.
 void print_machine(Terminal& terminal);
+
+/// Implements `bellows ladder --ranks` and `bellows ladder --compare`. Returns the exit code.
+/// Throws: UsageError if options contradict each other
+int run_ladder_comparison(const LadderArguments& arguments);
+
+/// Returns the options of a ladder that trains.
+train::LadderOptions ladder_options(const LadderArguments& arguments, const train::Recipe& recipe);
 
 /// Implements `bellows ladder --memory-target`. Returns the exit code.
 int run_ladder_target(const LadderArguments& arguments);

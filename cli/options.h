@@ -49,11 +49,13 @@ struct LadderArguments {
   bool list = false;             ///< describe the techniques instead of measuring
   /// Measure techniques for inference. "": no, "-": without a value, otherwise a run folder or a recipe file.
   std::string inference;
-  std::string run, weights, split;  ///< of a ladder for inference; each is "" if not set
-  int64_t batch_size = 0;           ///< of a ladder for inference; if 0, that of the evaluations of training
-  double max_drop = -1;             ///< largest loss of accuracy in percentage points; -1: the default of the ladder
-  std::string html;                 ///< file for the HTML report; if "", there is no report
-  std::string write_recipe;         ///< file for the resulting recipe; if "", the recipe is not written
+  std::string run, weights, split;   ///< of a ladder for inference; each is "" if not set
+  int64_t batch_size = 0;            ///< of a ladder for inference; if 0, that of the evaluations of training
+  int64_t ranks = 1;                 ///< compare the techniques for this many ranks; if 1, do not compare
+  std::vector<std::string> compare;  ///< compare these recipe files, each as "FILE" or "FILE:RANKS"
+  double max_drop = -1;              ///< largest loss of accuracy in percentage points; -1: the default of the ladder
+  std::string html;                  ///< file for the HTML report; if "", there is no report
+  std::string write_recipe;          ///< file for the resulting recipe; if "", the recipe is not written
   JsonTarget json;
 };
 
@@ -68,6 +70,8 @@ struct PlanArguments {
   bool measure_link = false;      ///< measure this bandwidth on this machine
   uint64_t memory = 0;            ///< memory of one device in bytes; if 0, the memory of this machine
   uint64_t fit = 0;               ///< bytes that the step must fit into; if 0, do not search for a recipe
+  bool device_map = false;        ///< decide where the weights are in inference, instead of predicting a training step
+  uint64_t host_memory = 0;       ///< host memory for weights in bytes, with `device_map`
   double price = 0, step_ms = 0;  ///< price of one device per hour, and time of a step; each is 0 if not set
   std::string html, trace;        ///< files for the timeline of the predicted step; a file is not written if ""
   JsonTarget json;
@@ -98,8 +102,10 @@ struct TrainedArguments {
   std::string data, split;             ///< the samples; "" for those of the recipe
   std::string dtype;                   ///< "fp32" or "bf16"; "" for the precision of the recipe
   std::vector<std::string> set, plugins;
-  int64_t batch_size = 0;  ///< if 0, the batch size of the evaluations of training
-  bool compile = false;    ///< compile the forward pass with frozen weights
+  int64_t batch_size = 0;      ///< if 0, the batch size of the evaluations of training
+  bool compile = false;        ///< compile the forward pass with frozen weights
+  uint64_t weight_memory = 0;  ///< memory for the weights in bytes; if 0, all weights are in memory
+  std::string offload_folder;  ///< for weights that are not in a safetensors file; "" if not set
 };
 
 /// Arguments of `bellows evaluate`.

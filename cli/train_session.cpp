@@ -101,7 +101,7 @@ void TrainSession::on_signal(void* self) {
 TrainSession::TrainSession(bool saves)
     : interrupt_(saves ? with_folder : "nothing is saved without --out", &TrainSession::on_signal, this) {
   if (comm::ElasticWorld::is_offered()) {
-    elastic_ = std::make_shared<comm::ElasticWorld>();
+    elastic_ = std::make_shared<comm::ElasticWorld>(comm::InitOptions(), comm::ElasticWorld::Start::later);
   } else {
     world_.emplace(init());
   }
@@ -114,8 +114,14 @@ void TrainSession::note_ranks() {
   *first_ = is_first();
 }
 
+bool TrainSession::is_first() const {
+  if (elastic_ && !elastic_->has_joined())
+    return !elastic_->is_replacement() && comm::read_launch_environment().rank == 0;
+  return world().rank() == 0;
+}
+
 FitResult TrainSession::train(Recipe& recipe, const TrainResume& how) {
-  if (world().size() > 1 && recipe.device == "cuda") recipe.device = world().device().str();
+  if (!elastic_ && world().size() > 1 && recipe.device == "cuda") recipe.device = world().device().str();
   bool headed = false;
   train::Callbacks callbacks;
   callbacks.on_epoch = [&](const EpochRecord& record) {

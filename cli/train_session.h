@@ -28,10 +28,10 @@ class TrainSession {
   /// Params: recipe – with several ranks, its device becomes the device of this rank
   /// Throws: exceptions of Trainer::fit(); Stopped if a signal arrived before the first step
   train::FitResult train(train::Recipe& recipe, const TrainResume& how);
-  /// The ranks, which may change during train() (bellows launch --replace-lost).
+  /// The ranks. With bellows launch --replace-lost, train() joins them, and they may change during train().
   const World& world() const { return elastic_ ? elastic_->world() : *world_; }
   /// Returns whether this process reports the results.
-  bool is_first() const { return world().rank() == 0; }
+  bool is_first() const;
   /// Returns the exit code of the command after this training.
   static int exit_code(const train::FitResult& result);
 

@@ -1,6 +1,7 @@
 #include "cli/trained_options.h"
 
 #include "bellows/core/error.h"
+#include "bellows/train/inference/streamed_model.h"
 
 namespace bellows::cli {
 
@@ -28,10 +29,36 @@ void set_dtype(Recipe& recipe, const std::string& dtype) {
   recipe.amp_level = dtype == "bf16" ? "O2" : "O1";  // bf16: weights, too, except those of norm layers
 }
 
+/// Throws: UsageError if the options for weights that do not fit into memory contradict others
+void check_weight_memory(const TrainedArguments& arguments) {
+  const bool folder = !arguments.offload_folder.empty();
+  if (arguments.weight_memory == 0) {
+    if (folder) throw UsageError("--offload-folder is only used with --weight-memory. Pass --weight-memory, too.");
+    return;
+  }
+  if (arguments.compile)
+    throw UsageError(
+        "--compile cannot be combined with --weight-memory, because compiled functions keep all weights in memory.");
+  const bool other_file = !arguments.weights.empty() && !arguments.weights.ends_with(".safetensors");
+  if (!folder && (!arguments.run.empty() || other_file))
+    throw UsageError(
+        "--weight-memory reads weights from a safetensors file. Pass --offload-folder, in which such a file is written "
+        "once, or --weights with a safetensors file.");
+}
+
+train::TrainedModel load_streamed_model(const TrainedArguments& arguments, const Recipe& recipe) {
+  const train::WeightMemory memory{.bytes = static_cast<int64_t>(arguments.weight_memory),
+                                   .folder = arguments.offload_folder};
+  return (arguments.run.empty() ? train::load_streamed(recipe, arguments.weights, memory)
+                                : train::load_streamed_run(arguments.run, recipe, memory))
+      .trained;
+}
+
 }  // namespace
 
 Recipe trained_recipe(const TrainedArguments& arguments) {
   check_model_options(arguments);
+  check_weight_memory(arguments);
   Recipe recipe;
   if (!arguments.run.empty()) {
     recipe = train::recipe_of_run(arguments.run);
@@ -46,6 +73,7 @@ Recipe trained_recipe(const TrainedArguments& arguments) {
 }
 
 train::TrainedModel load_trained_model(const TrainedArguments& arguments, const Recipe& recipe) {
+  if (arguments.weight_memory > 0) return load_streamed_model(arguments, recipe);
   return arguments.run.empty() ? train::load_trained(recipe, arguments.weights)
                                : train::load_run(arguments.run, recipe);
 }

@@ -13,6 +13,7 @@
 #include "cli/help_format.h"
 #include "cli/help_texts.h"
 #include "cli/option_checks.h"
+#include "cli/placement_options.h"
 #include "cli/size_option.h"
 
 namespace bellows::cli {
@@ -129,6 +130,7 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
       app.add_subcommand("ladder", "Measure the speedup of each technique on your model")->footer(ladder_footer);
   add_job(verb, arguments);
   add_ladder_goal(verb, arguments);
+  add_ladder_comparison(verb, arguments);
   add_ladder_inference(verb, arguments);
   begin_group(verb, "Measurement");
   verb->add_option("--eval-every-steps", arguments.eval_every_steps,
@@ -205,6 +207,7 @@ CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
                    "Price of one device per hour. With this option, the result also states the cost")
       ->type_name("PRICE")
       ->check(CLI::Validator(positive_problem, ""));
+  add_device_map(verb, arguments);
   begin_group(verb, "Output");
   verb->add_option("--html", arguments.html,
                    "Write an HTML page to this file. The page shows the lifetime of each tensor")
@@ -551,6 +554,7 @@ CLI::App* add_evaluate(CLI::App& app, EvaluateArguments& arguments) {
       app.add_subcommand("evaluate", "Measure the accuracy and speed of a trained model")->footer(evaluate_footer);
   add_trained(verb, arguments);
   add_inference(verb, arguments);
+  add_weight_memory(verb, arguments);
   begin_group(verb, "Output");
   add_json(verb, arguments.json);
   return verb;
@@ -562,6 +566,7 @@ CLI::App* add_predict(CLI::App& app, PredictArguments& arguments) {
   verb->add_option("FILES", arguments.files, "Images, folders of images, or files with texts or rows of numbers");
   add_trained(verb, arguments);
   add_inference(verb, arguments);
+  add_weight_memory(verb, arguments);
   begin_group(verb, "Output");
   verb->add_option("--top", arguments.top, "Also print the K most probable classes with their probabilities")
       ->type_name("K")
@@ -683,8 +688,8 @@ void add_restarts(CLI::App* verb, comm::LaunchOptions& options) {
       ->type_name("K")
       ->check(whole_number(0, 1000000));
   verb->add_flag("--replace-lost", options.replace_lost,
-                 "If a rank fails, the other ranks continue, and a new process takes its place, at most K times. For "
-                 "`bellows train` with data_parallel ddp, on one node");
+                 "If a rank fails, the other replicas of the model continue, and a new process takes its place. For "
+                 "`bellows train` with DDP or hybrid sharding, on one node");
   verb->add_option(
           "--min-ranks", options.min_ranks,
           "After each failure, restart with one rank fewer, but never with fewer than M ranks. Works only on one node. "

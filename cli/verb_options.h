@@ -13,6 +13,8 @@ namespace bellows::cli {
 
 CLI::App* add_train(CLI::App& app, TrainArguments& arguments);
 CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments);
+/// Adds the options of the ladder that compare recipes and techniques for several ranks.
+void add_ladder_comparison(CLI::App* verb, LadderArguments& arguments);
 CLI::App* add_plan(CLI::App& app, PlanArguments& arguments);
 CLI::App* add_import(CLI::App& app, ImportArguments& arguments);
 CLI::App* add_select(CLI::App& app, SelectArguments& arguments);

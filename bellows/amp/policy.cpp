@@ -1,7 +1,10 @@
 #include "bellows/amp/policy.h"
 
+#include <ATen/ops/empty_like.h>
+
 #include "bellows/amp/autocast.h"
 #include "bellows/amp/module_types.h"
+#include "bellows/amp/weight_shapes.h"
 #include "bellows/core/error.h"
 #include "bellows/core/grad_mode.h"
 
@@ -126,6 +129,18 @@ PreparedModel apply(const Model& model, const Policy& policy) {
   MasterWeights masters;
   if (policy.master_weights) masters = MasterWeights(parameters, std::move(originals));
   return {.model = Model(model.name(), std::make_shared<PolicyModel>(model, policy)), .masters = std::move(masters)};
+}
+
+Model apply_without_values(const Model& model, const Policy& policy) {
+  check(policy);
+  const no_grad no_graph;
+  const auto dtype = policy.low_weights ? policy.dtype : at::kFloat;
+  for (auto [name, parameter] : chosen(model, model.named_parameters(), policy)) {
+    if (parameter.scalar_type() != dtype)
+      parameter.set_data(at::empty_like(parameter, parameter.options().dtype(dtype)));
+  }
+  cast_in_place(chosen(model, model.named_buffers(), policy), dtype);
+  return Model(model.name(), std::make_shared<PolicyModel>(model, policy));
 }
 
 }  // namespace bellows::amp

@@ -10,6 +10,7 @@
 
 /// Collectives of a process group. All ranks of the group must call the same functions in the same order, with tensors
 /// of the same dtype and shape. To call a collective on all ranks, pass the World as the group.
+/// Ranks of one machine exchange CPU tensors through shared memory (docs/distributed.md).
 ///
 /// Throws: c10::ValueError if this rank's arguments are invalid. Ranks whose arguments are valid then throw c10::Error.
 ///         c10::Error if a rank ended, called a different collective or exceeded the World's timeout (the message names
@@ -35,7 +36,8 @@ class Pending {
 };
 
 /// Reduces the ranks' tensors elementwise, in place on every rank. `mean` requires floating-point or complex tensors.
-/// Numerics: bit-identical on every rank; the order of summation depends on the number of ranks
+/// Numerics: bit-identical on every rank; the order of summation depends on the number of ranks. Ranks of one machine sum
+///           in pairs: (0 + 1) + (2 + 3)
 /// Cost:     each of n ranks sends and receives 2 (n - 1) / n of the tensor's bytes
 at::Tensor all_reduce(at::Tensor tensor, const Group& group, Reduce op = Reduce::sum);
 [[nodiscard]] Pending all_reduce_async(at::Tensor tensor, const Group& group, Reduce op = Reduce::sum);
@@ -62,9 +64,9 @@ at::Tensor all_gather_in_place(at::Tensor tensor, const Group& group);
 at::Tensor all_to_all(const at::Tensor& tensor, const Group& group);
 
 /// Reduces the ranks' tensors and returns part r of the result on rank r: [size · D0, …] → [D0, …].
-/// Numerics: Gloo sums in pairs of ranks: (0 + 1) + (2 + 3)
+/// Numerics: on CPUs, sums in pairs of ranks: (0 + 1) + (2 + 3)
 /// Cost:     each of n ranks sends and receives (n - 1) / n of the tensor's bytes. Gloo also needs temporary memory of
-///           the tensor's size
+///           the tensor's size, unless the ranks share memory
 at::Tensor reduce_scatter(const at::Tensor& tensor, const Group& group, Reduce op = Reduce::sum);
 [[nodiscard]] Pending reduce_scatter_async(const at::Tensor& tensor, const Group& group, Reduce op = Reduce::sum);
 

@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <string>
 
+#include "bellows/comm/shared_memory/shared_collectives.h"
+
 namespace bellows::comm {
 
 namespace {
@@ -48,8 +50,17 @@ void Connections::record(const std::function<void()>& connect) {
   }
 }
 
+void Connections::add(const std::shared_ptr<SharedCollectives>& shared) {
+  const MutexLock lock(mutex_);
+  shared_.push_back(shared);
+}
+
 void Connections::shut_down() {
   const MutexLock lock(mutex_);
+  for (const auto& known : shared_) {
+    if (const auto shared = known.lock()) shared->close();
+  }
+  shared_.clear();
   const std::vector<Socket> open = open_sockets();
   for (const Socket& socket : sockets_) {
     if (std::find(open.begin(), open.end(), socket) != open.end()) shutdown(socket.fd, SHUT_RDWR);

@@ -3,14 +3,17 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "bellows/core/mutex.h"
 
 namespace bellows::comm {
 
-/// The sockets of process groups. If a rank is lost, some ranks may wait for ranks that wait for the lost one. To end
-/// all of these waits, each rank shuts its sockets down.
+class SharedCollectives;
+
+/// The sockets and the shared memory of process groups. If a rank is lost, some ranks may wait for ranks that wait for the lost one. To end
+/// all of these waits, each rank shuts its connections down.
 /// Threads: thread-safe
 class Connections {
  public:
@@ -20,7 +23,9 @@ class Connections {
   /// Calls `connect`, and remembers the sockets that the process opens during this time. While this function runs, other
   /// threads should open no sockets.
   void record(const std::function<void()>& connect);
-  /// Shuts the sockets down that are still open. Collectives that use them throw, on this rank and on the others.
+  /// Remembers other connections, as long as they exist.
+  void add(const std::shared_ptr<SharedCollectives>& shared);
+  /// Shuts the connections down that are still open. Collectives that use them throw, on this rank and on the others.
   void shut_down();
 
  private:
@@ -34,6 +39,7 @@ class Connections {
   const int store_port_;
   Mutex mutex_;
   std::vector<Socket> sockets_ BELLOWS_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<SharedCollectives>> shared_ BELLOWS_GUARDED_BY(mutex_);
 };
 
 }  // namespace bellows::comm

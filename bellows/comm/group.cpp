@@ -21,7 +21,7 @@ namespace {
 
 /// Returns when all ranks are connected: if a rank left earlier, it would break the connections of ranks that still
 /// connect.
-c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupParts& parts, const c10::intrusive_ptr<c10d::Store>& store) {
+Engine make_gloo(const GroupParts& parts, const c10::intrusive_ptr<c10d::Store>& store) {
   const NoSigpipe threads_of_gloo;  // its threads write to ranks that may have ended
   const bool own_timeout = parts.connect_timeout_s > 0;
   auto options =
@@ -30,24 +30,27 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupParts& parts, const c10::
   options->devices = {interface && *interface ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
                                               : c10d::ProcessGroupGloo::createDeviceForHostname(parts.address)};
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+  std::shared_ptr<SharedCollectives> shared;
   const auto connect = [&] {
     gloo =
         c10::make_intrusive<c10d::ProcessGroupGloo>(store, parts.rank, static_cast<int>(parts.ranks.size()), options);
     gloo->barrier()->wait();
+    shared = SharedCollectives::connect(*gloo);
   };
   parts.connections ? parts.connections->record(connect) : connect();
+  if (shared && parts.connections) parts.connections->add(shared);
+  if (shared) shared->set_timeout(milliseconds(parts.timeout_s));
   if (own_timeout) gloo->setTimeout(milliseconds(parts.timeout_s));
-  return gloo;
+  return {gloo, shared};
 }
 
 /// Registers connecting as call 0 of the group, so that the watchdog reports delays and failures.
-c10::intrusive_ptr<c10d::Backend> connect_gloo(const GroupParts& parts, const c10::intrusive_ptr<c10d::Store>& store,
-                                               Watchdog& watchdog) {
+Engine connect_gloo(const GroupParts& parts, const c10::intrusive_ptr<c10d::Store>& store, Watchdog& watchdog) {
   const Call call = watchdog.enter(parts.name, "connect");
   try {
-    auto gloo = make_gloo(parts, store);
+    Engine engine = make_gloo(parts, store);
     watchdog.finished(call);
-    return gloo;
+    return engine;
   } catch (const c10::DistNetworkError&) {
     watchdog.finished(call);
     throw;  // the store failed; init() reports its owner
@@ -79,7 +82,7 @@ Group connect_group(const GroupParts& parts, const Store& store, const std::shar
   if (parts.nccl) {
     state->process_group->setBackend(
         c10::DeviceType::CUDA, Type::NCCL,
-        watched(make_nccl(own_store, parts.rank, size, parts.timeout_s), parts, watchdog, state->traffic));
+        watched({make_nccl(own_store, parts.rank, size, parts.timeout_s)}, parts, watchdog, state->traffic));
   }
   state->process_group->setDefaultBackend(parts.nccl ? Type::NCCL : Type::GLOO);
   state->process_group->setGroupName(parts.name);

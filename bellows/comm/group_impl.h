@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "bellows/comm/group_parts.h"
+#include "bellows/comm/shared_memory/shared_collectives.h"
 #include "bellows/core/mutex.h"
 
 namespace bellows::comm {
@@ -33,10 +34,16 @@ struct Group::State : GroupParts {
   ~State();
 };
 
+/// The connections of a group.
+struct Engine {
+  c10::intrusive_ptr<c10d::Backend> backend;
+  std::shared_ptr<SharedCollectives> shared = {};  ///< for tensors in host memory; null if the ranks share no memory
+};
+
 /// Wraps a back end. The wrapper counts the calls, reports them to `watchdog` before they run, and adds the rank that
 /// caused a failure to error messages.
-c10::intrusive_ptr<c10d::Backend> watched(c10::intrusive_ptr<c10d::Backend> backend, const GroupParts& parts,
-                                          std::shared_ptr<Watchdog> watchdog, std::shared_ptr<TrafficCount> traffic);
+c10::intrusive_ptr<c10d::Backend> watched(Engine engine, const GroupParts& parts, std::shared_ptr<Watchdog> watchdog,
+                                          std::shared_ptr<TrafficCount> traffic);
 
 /// Creates libtorch's NCCL back end.
 /// Throws: c10::Error if this build does not support CUDA

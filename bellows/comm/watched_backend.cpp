@@ -1,11 +1,8 @@
-#include <ATen/ops/add.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/maximum.h>
-#include <ATen/ops/minimum.h>
-#include <ATen/ops/mul.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "bellows/comm/group_impl.h"
+#include "bellows/comm/reduction_impl.h"
 #include "bellows/core/error.h"
 
 namespace bellows::comm {
@@ -82,25 +79,6 @@ class ExplainedWork final : public c10d::Work {
   std::shared_ptr<Watchdog> watchdog_;
 };
 
-void combine(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, c10d::ReduceOp::RedOpType op) {
-  switch (op) {
-    case c10d::ReduceOp::SUM:
-      at::add_out(out, a, b);
-      break;
-    case c10d::ReduceOp::PRODUCT:
-      at::mul_out(out, a, b);
-      break;
-    case c10d::ReduceOp::MIN:
-      at::minimum_out(out, a, b);
-      break;
-    case c10d::ReduceOp::MAX:
-      at::maximum_out(out, a, b);
-      break;
-    default:
-      TORCH_CHECK_VALUE(false, "reduce_scatter: Gloo does not support this reduction. Use sum, product, min or max.");
-  }
-}
-
 class ExchangedSum final : public c10d::Work {
  public:
   ExchangedSum(WorkHandle exchange, at::Tensor out, Tensors parts, c10d::ReduceOp::RedOpType op)
@@ -110,8 +88,7 @@ class ExchangedSum final : public c10d::Work {
     const bool done = exchange_->wait(timeout);
     if (!done || parts_.empty()) return done;
     const at::NoGradGuard no_grad;
-    combine_in_pairs();
-    parts_.clear();
+    reduce_in_pairs(out_, std::exchange(parts_, {}), op_);
     return true;
   }
   bool isCompleted() override { return exchange_->isCompleted(); }
@@ -120,16 +97,6 @@ class ExchangedSum final : public c10d::Work {
   void abort() override { exchange_->abort(); }
 
  private:
-  /// Combines neighbors, then neighboring results, and so on. The order is the same as if one process had combined the
-  /// parts of some neighboring ranks before.
-  void combine_in_pairs() {
-    for (size_t stride = 1; stride < parts_.size(); stride *= 2) {
-      const bool last = 2 * stride >= parts_.size();
-      for (size_t i = 0; i + stride < parts_.size(); i += 2 * stride)
-        combine(last ? out_ : parts_[i], parts_[i], parts_[i + stride], op_);
-    }
-  }
-
   WorkHandle exchange_;
   at::Tensor out_;
   Tensors parts_;  ///< received parts by rank, at least two; empty after they are reduced
@@ -154,20 +121,32 @@ WorkHandle reduce_scatter_by_exchange(c10d::Backend& backend, at::Tensor& out, a
 /// Wraps the back end itself, so that it also sees the calls of other users of the process group.
 class WatchedBackend final : public c10d::Backend {
  public:
-  WatchedBackend(c10::intrusive_ptr<c10d::Backend> inner, std::string group, std::shared_ptr<Watchdog> watchdog,
-                 std::shared_ptr<TrafficCount> traffic)
+  WatchedBackend(c10::intrusive_ptr<c10d::Backend> inner, std::shared_ptr<SharedCollectives> shared, std::string group,
+                 std::shared_ptr<Watchdog> watchdog, std::shared_ptr<TrafficCount> traffic)
       : Backend(inner->getRank(), inner->getSize()),
         inner_(std::move(inner)),
+        shared_(std::move(shared)),
         group_(std::move(group)),
         watchdog_(std::move(watchdog)),
         traffic_(std::move(traffic)) {}
+  ~WatchedBackend() override {
+    if (shared_) shared_->leave();
+  }
+  WatchedBackend(const WatchedBackend&) = delete;
+  WatchedBackend& operator=(const WatchedBackend&) = delete;
 
   WorkHandle broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    return note("broadcast", " from " + std::to_string(options.rootRank), tensors,
-                [&] { return inner_->broadcast(tensors, options); });
+    return note("broadcast", " from " + std::to_string(options.rootRank), tensors, [&] {
+      const bool shares = is_shared(tensors) && SharedCollectives::supports(tensors[0]);
+      return shares ? shared_->broadcast(tensors[0], static_cast<int>(options.rootRank))
+                    : inner_->broadcast(tensors, options);
+    });
   }
   WorkHandle allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    return note("all_reduce", "", tensors, [&] { return inner_->allreduce(tensors, options); });
+    return note("all_reduce", "", tensors, [&] {
+      const bool shares = is_shared(tensors) && SharedCollectives::supports(tensors[0], options.reduceOp);
+      return shares ? shared_->all_reduce(tensors[0], options.reduceOp) : inner_->allreduce(tensors, options);
+    });
   }
   WorkHandle allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     return note("all_reduce", " sparse", tensors, [&] { return inner_->allreduce_sparse(tensors, options); });
@@ -183,7 +162,10 @@ class WatchedBackend final : public c10d::Backend {
     return note("all_gather", "", in, [&] { return inner_->allgather(out, in, options); });
   }
   WorkHandle _allgather_base(at::Tensor& out, at::Tensor& in, const c10d::AllgatherOptions& options) override {
-    return note("all_gather", "", {in}, [&] { return inner_->_allgather_base(out, in, options); });
+    return note("all_gather", "", {in}, [&] {
+      const bool shares = shared_ && SharedCollectives::supports(in) && out.is_contiguous();
+      return shares ? shared_->all_gather(out, in) : inner_->_allgather_base(out, in, options);
+    });
   }
   WorkHandle allgather_coalesced(std::vector<Tensors>& out, Tensors& in,
                                  const c10d::AllgatherOptions& options) override {
@@ -206,6 +188,8 @@ class WatchedBackend final : public c10d::Backend {
   }
   WorkHandle _reduce_scatter_base(at::Tensor& out, at::Tensor& in, const c10d::ReduceScatterOptions& options) override {
     return note("reduce_scatter", "", {in}, [&] {
+      if (shared_ && SharedCollectives::supports(in, options.reduceOp) && out.is_contiguous())
+        return shared_->reduce_scatter(out, in, options.reduceOp);
       return getBackendName() == "gloo" && in.is_cpu() ? reduce_scatter_by_exchange(*inner_, out, in, options)
                                                        : inner_->_reduce_scatter_base(out, in, options);
     });
@@ -235,17 +219,27 @@ class WatchedBackend final : public c10d::Backend {
 
   const std::string getBackendName() const override { return inner_->getBackendName(); }
   c10::intrusive_ptr<Options> getBackendOptions() override { return inner_->getBackendOptions(); }
-  void setTimeout(std::chrono::milliseconds timeout) override { inner_->setTimeout(timeout); }
+  void setTimeout(std::chrono::milliseconds timeout) override {
+    inner_->setTimeout(timeout);
+    if (shared_) shared_->set_timeout(timeout);
+  }
   bool supportsCoalescing() const override { return inner_->supportsCoalescing(); }
   void startCoalescing() override { inner_->startCoalescing(); }
   WorkHandle endCoalescing() override { return inner_->endCoalescing(); }
   void setSequenceNumberForGroup() override { inner_->setSequenceNumberForGroup(); }
   uint64_t getSequenceNumberForGroup() override { return inner_->getSequenceNumberForGroup(); }
   void setGroupUid(const std::string& uid) override { inner_->setGroupUid(uid); }
-  void abort() override { inner_->abort(); }
-  void shutdown() override { inner_->shutdown(); }
+  void abort() override {
+    if (shared_) shared_->close();
+    inner_->abort();
+  }
+  void shutdown() override {
+    if (shared_) shared_->close();
+    inner_->shutdown();
+  }
 
  private:
+  bool is_shared(const Tensors& tensors) const { return shared_ && tensors.size() == 1; }
   template <class Action>
   WorkHandle note(const std::string& name, const std::string& way, const Tensors& tensors, Action action) {
     traffic_->add(name, bytes_of(tensors));
@@ -269,6 +263,7 @@ class WatchedBackend final : public c10d::Backend {
   }
 
   c10::intrusive_ptr<c10d::Backend> inner_;
+  std::shared_ptr<SharedCollectives> shared_;  ///< for tensors in host memory; null: all tensors use `inner_`
   std::string group_;
   std::shared_ptr<Watchdog> watchdog_;
   std::shared_ptr<TrafficCount> traffic_;
@@ -276,9 +271,10 @@ class WatchedBackend final : public c10d::Backend {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> watched(c10::intrusive_ptr<c10d::Backend> backend, const GroupParts& parts,
-                                          std::shared_ptr<Watchdog> watchdog, std::shared_ptr<TrafficCount> traffic) {
-  return c10::make_intrusive<WatchedBackend>(std::move(backend), parts.name, std::move(watchdog), std::move(traffic));
+c10::intrusive_ptr<c10d::Backend> watched(Engine engine, const GroupParts& parts, std::shared_ptr<Watchdog> watchdog,
+                                          std::shared_ptr<TrafficCount> traffic) {
+  return c10::make_intrusive<WatchedBackend>(std::move(engine.backend), std::move(engine.shared), parts.name,
+                                             std::move(watchdog), std::move(traffic));
 }
 
 }  // namespace bellows::comm

@@ -15,6 +15,18 @@ void check_measurement(const LadderOptions& options) {
   TORCH_CHECK_VALUE(options.window_s > 0, "ladder: expected window_s above 0, got ", options.window_s, ".");
 }
 
+void check_training(const LadderOptions& options) {
+  TORCH_CHECK_VALUE(options.target_accuracy > 0 && options.target_accuracy <= 1,
+                    "run_ladder: expected target_accuracy in (0, 1], got ", options.target_accuracy,
+                    ". Write 97 % as 0.97.");
+  check_measurement(options);
+  TORCH_CHECK_VALUE(options.seeds >= 1, "run_ladder: expected at least 1 seed, got ", options.seeds, ".");
+  TORCH_CHECK_VALUE(options.max_epochs >= 1, "run_ladder: expected max_epochs of at least 1, got ", options.max_epochs,
+                    ".");
+  TORCH_CHECK_VALUE(options.eval_every_steps >= 0, "run_ladder: expected eval_every_steps of at least 0, got ",
+                    options.eval_every_steps, ".");
+}
+
 LadderClimb::LadderClimb(const LadderOptions& options, const LadderInstruments& instruments, int64_t plain_batch,
                          OnEvent on_event, std::vector<RungResult> rungs)
     : options_(options),

@@ -12,8 +12,11 @@ namespace bellows::train {
 /// Checks the options that describe timed windows.
 /// Throws: c10::ValueError if an option is out of range
 void check_measurement(const LadderOptions& options);
+/// Checks all options of a ladder that trains.
+/// Throws: c10::ValueError if an option is out of range
+void check_training(const LadderOptions& options);
 
-/// The course of a ladder, which the ladders for training (ladder.h) and for inference (inference_ladder.h) share. It
+/// The course of a ladder, which ladder.h, inference_ladder.h and comparison.h share. It
 /// measures rung 0, one rung per technique, and the total. It reports progress, and handles time limits, stop requests
 /// and errors. Subclasses decide what is measured. Rungs have the numbers of their techniques, starting at 1.
 class LadderClimb {

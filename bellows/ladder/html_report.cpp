@@ -9,6 +9,7 @@
 
 #include "bellows/core/stats.h"
 #include "bellows/ladder/chart.h"
+#include "bellows/ladder/comparison/comparison_page.h"
 #include "bellows/ladder/inference_page.h"
 #include "bellows/ladder/ladder.h"
 #include "bellows/ladder/memory_target.h"
@@ -282,6 +283,7 @@ std::string target_headline(const MemoryTargetReport& report) {
 
 std::string ladder_page(const LadderReport& report) {
   if (report.options.goal == LadderGoal::inference) return inference_page(report);
+  if (report.options.goal == LadderGoal::comparison) return comparison_page(report);
   const bool memory = report.options.goal == LadderGoal::memory;
   const std::string peak = memory_chart(report, "The maximum of the live tensor bytes during training to the target.");
   const std::string subject = report.model + " on " + report.data;

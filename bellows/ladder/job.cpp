@@ -1,10 +1,14 @@
 #include "bellows/ladder/job.h"
 
+#include <ATen/ops/scalar_tensor.h>
+
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <utility>
 #include <vector>
 
+#include "bellows/comm/collectives.h"
 #include "bellows/data/text/text_source.h"
 #include "bellows/inspect/memory.h"
 #include "bellows/models/registry.h"
@@ -94,13 +98,18 @@ Job largest_batch_first(Job job) {
   return job;
 }
 
+Job with_ranks(Job job, const std::optional<comm::Group>& ranks) {
+  if (ranks) job.ranks = ranks;
+  return job;
+}
+
 class RecipeLadderJob final : public LadderJob {
  public:
   /// Records the memory before it creates the first tensor.
-  explicit RecipeLadderJob(const Recipe& recipe)
+  RecipeLadderJob(const Recipe& recipe, const std::optional<comm::Group>& ranks)
       : device_(recipe.device),
         before_(inspect::memory_stats(device_).current_bytes),
-        loop_(largest_batch_first(make_job(with_total_batch(recipe, 1)))) {
+        loop_(with_ranks(largest_batch_first(make_job(with_total_batch(recipe, ranks ? ranks->size() : 1))), ranks)) {
     inspect::reset_peak(device_);
     TORCH_CHECK_VALUE(loop_.job().task.has_accuracy(), "ladder: a model with loss = ", recipe.loss,
                       " has no accuracy that the ladder can compare. Use a classification model or a language model.");
@@ -118,8 +127,8 @@ class RecipeLadderJob final : public LadderJob {
   }
 
   bool settle() override {
-    if (!loop_.is_compiled()) run_steps(1);
-    return loop_.is_compiled();
+    if (!all_compiled()) run_steps(1);
+    return all_compiled();
   }
 
   int64_t steps_per_epoch() const override { return loop_.steps_per_epoch(); }
@@ -148,7 +157,24 @@ class RecipeLadderJob final : public LadderJob {
 
   std::string bottleneck() override { return loop_.loader_report().bottleneck(); }
 
+  int64_t sent_bytes() override {
+    const comm::Group* group = loop_.ranks().group();
+    if (group && !loop_.job().recipe.mesh.empty()) return -1;  // the groups of a mesh have their own counters
+    if (group) return sent_by_ring(*group);
+    if (!loop_.replicas().on()) return -1;
+    const parallel::ReplicaTraffic traffic = loop_.replicas().exchanged();
+    return traffic.weights + traffic.buffers + traffic.gradients;
+  }
+
  private:
+  /// Whether all ranks have compiled their code. A step needs all ranks, so they must agree.
+  bool all_compiled() {
+    const comm::Group* group = loop_.ranks().group();
+    const bool compiled = loop_.is_compiled();
+    if (!group) return compiled;
+    return comm::all_reduce(at::scalar_tensor(compiled ? 1 : 0), *group, comm::Reduce::min).item<double>() > 0;
+  }
+
   const c10::Device device_;
   const int64_t before_;
   TrainLoop loop_;
@@ -191,9 +217,22 @@ Recipe at_full_size(Recipe recipe) {
   return recipe;
 }
 
-std::unique_ptr<LadderJob> make_ladder_job(Recipe recipe, uint64_t seed) {
+std::unique_ptr<LadderJob> make_ladder_job(Recipe recipe, uint64_t seed, const std::optional<comm::Group>& ranks) {
   recipe.seed = static_cast<int64_t>(seed);
-  return std::make_unique<RecipeLadderJob>(recipe);
+  return std::make_unique<RecipeLadderJob>(recipe, ranks);
+}
+
+int64_t sent_by_ring(const comm::Group& group) {
+  const double ranks = group.size();
+  double bytes = 0;
+  for (const auto& [name, traffic] : comm::traffic(group)) {
+    const auto own = static_cast<double>(traffic.bytes);
+    if (name == "all_reduce") bytes += 2 * (ranks - 1) / ranks * own;
+    if (name == "reduce_scatter") bytes += (ranks - 1) / ranks * own;
+    if (name == "all_gather") bytes += (ranks - 1) * own;
+    if (name == "broadcast") bytes += own;
+  }
+  return std::llround(bytes);
 }
 
 int64_t take_cpu_peak_bytes() {

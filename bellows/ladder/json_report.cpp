@@ -86,6 +86,11 @@ LadderJson figures(const RungResult& rung, LadderGoal goal) {
   json["model_bytes"] = rung.model_bytes;
   json["output_difference"] = number_or_null<LadderJson>(rung.output_difference);
   if (trains) json.update(training_figures(rung));
+  if (goal == LadderGoal::comparison) {
+    json["ranks"] = rung.ranks;
+    json["threads_per_rank"] = rung.threads;
+    json["sent_bytes_per_step"] = number_or_null<LadderJson>(rung.sent_bytes);
+  }
   return json;
 }
 

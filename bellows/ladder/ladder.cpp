@@ -16,18 +16,6 @@ namespace {
 
 constexpr double given_up = 2.5;  // a run ends after this multiple of plain's time to target
 
-void check_ladder_options(const LadderOptions& options) {
-  TORCH_CHECK_VALUE(options.target_accuracy > 0 && options.target_accuracy <= 1,
-                    "run_ladder: expected target_accuracy in (0, 1], got ", options.target_accuracy,
-                    ". Write 97 % as 0.97.");
-  check_measurement(options);
-  TORCH_CHECK_VALUE(options.seeds >= 1, "run_ladder: expected at least 1 seed, got ", options.seeds, ".");
-  TORCH_CHECK_VALUE(options.max_epochs >= 1, "run_ladder: expected max_epochs of at least 1, got ", options.max_epochs,
-                    ".");
-  TORCH_CHECK_VALUE(options.eval_every_steps >= 0, "run_ladder: expected eval_every_steps of at least 0, got ",
-                    options.eval_every_steps, ".");
-}
-
 /// The ladder for training. Its state: the last kept recipe, and the last one with plain's batch size and learning rate.
 class Climb final : public LadderClimb {
  public:
@@ -260,11 +248,18 @@ class Climb final : public LadderClimb {
 }  // namespace
 
 std::string_view to_string(LadderGoal goal) {
-  static constexpr std::string_view words[] = {"speed", "memory", "inference"};
+  static constexpr std::string_view words[] = {"speed", "memory", "inference", "comparison"};
   return words[static_cast<size_t>(goal)];
 }
 
 const RungResult& LadderReport::top() const {
+  if (options.goal == LadderGoal::comparison) {
+    const RungResult* fastest = &plain;
+    for (const RungResult& rung : rungs) {
+      if (rung.kept() && (fastest == &plain || rung.speedup.ratio > fastest->speedup.ratio)) fastest = &rung;
+    }
+    return *fastest;
+  }
   const auto last = std::find_if(rungs.rbegin(), rungs.rend(), [](const RungResult& rung) { return rung.kept(); });
   return last == rungs.rend() ? plain : *last;
 }
@@ -281,7 +276,7 @@ std::vector<Technique> techniques_for(const Registry<Technique>& registry, Ladde
 LadderReport run_ladder(const Recipe& recipe, const std::vector<Technique>& techniques, LadderJobs& jobs,
                         const LadderOptions& options, const LadderInstruments& instruments,
                         const std::function<void(const LadderEvent&)>& on_event) {
-  check_ladder_options(options);
+  check_training(options);
   return Climb(with_model_defaults(recipe), techniques, jobs, options, instruments, on_event).run();
 }
 

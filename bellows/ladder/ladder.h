@@ -56,6 +56,9 @@ class LadderJob {
   virtual double output_difference() { return std::numeric_limits<double>::quiet_NaN(); }
   /// Returns a remark for the report, such as the layers that stay in floating point; usually empty.
   virtual std::string remark() { return ""; }
+  /// Returns the bytes that a rank has sent so far, as a ring sends them. With replicas in one process, returns the bytes
+  /// that all replicas have copied and added. Returns -1 if there is only one model.
+  virtual int64_t sent_bytes() { return -1; }
 };
 
 /// Starts the runs that the ladder compares.
@@ -81,9 +84,11 @@ enum class LadderGoal {
   /// Each rung must lower the peak, regardless of the cost in time, and still reach the target.
   memory,
   inference,  ///< each rung must shorten the forward pass, and the accuracy must hold (inference_ladder.h)
+  /// Each rung is compared with rung 0, and possibly runs on several ranks (comparison.h).
+  comparison,
 };
 
-/// Returns "speed", "memory" or "inference".
+/// Returns "speed", "memory", "inference" or "comparison".
 std::string_view to_string(LadderGoal goal);
 
 struct LadderOptions {
@@ -157,7 +162,8 @@ struct RungResult {
   double step_ms = unknown;
   double samples_per_s = unknown;
   Range step_ms_interval, samples_per_s_interval;  ///< 90 % intervals
-  /// Maximum over all runs to the target. If the rung has no such run, maximum over its first steps.
+  /// Maximum over all runs to the target. If the rung has no such run, maximum over its first steps. With several ranks,
+  /// maximum over the ranks.
   int64_t peak_bytes = 0;
   double time_to_target_s = unknown;  ///< training time only; median over the seeds
   Range time_to_target_range;         ///< over the seeds; NaN if there is only one seed
@@ -186,6 +192,9 @@ struct RungResult {
   std::string bottleneck;              ///< LadderJob::bottleneck() of its last run
   int64_t model_bytes = 0;             ///< LadderJob::model_bytes()
   double output_difference = unknown;  ///< LadderJob::output_difference()
+  int ranks = 1;                       ///< number of processes that train together
+  int64_t threads = 0;                 ///< with the goal `comparison`: number of threads of each process
+  double sent_bytes = unknown;         ///< bytes that LadderJob::sent_bytes() counts in a step
   bool kept() const { return verdict == Verdict::kept; }
 };
 
@@ -211,7 +220,8 @@ struct LadderReport {
   /// Reason why the comparison of the plain program with the last kept rung is incomplete; empty if it is complete.
   std::string failure;
 
-  /// Returns the last kept rung, or rung 0 if no rung was kept.
+  /// Returns the last kept rung, or rung 0 if no rung was kept. With the goal `comparison`, returns the fastest of the kept
+  /// rungs.
   const RungResult& top() const;
 };
 

@@ -174,9 +174,13 @@ std::string ratio_cell(const RatioInterval& ratio) {
 }
 
 std::string roles_key(const LadderReport& report) {
+  const bool compares = report.options.goal == LadderGoal::comparison;
   std::string key = "<div class=\"key\">" + key_entry("bottom", report.plain.title);
-  if (&report.top() != &report.plain) key += key_entry("top", "all kept techniques") + key_entry("kept", "kept");
-  return key + key_entry("dropped", "not kept");
+  if (&report.top() != &report.plain) {
+    key += key_entry("top", compares ? "fastest" : "all kept techniques") +
+           key_entry("kept", compares ? "faster" : "kept");
+  }
+  return key + key_entry("dropped", compares ? "not faster" : "not kept");
 }
 
 std::string memory_chart(const LadderReport& report, const std::string& explanation) {

@@ -40,20 +40,20 @@ class BertEmbeddings final : public torch::nn::Module {
 class BertSelfAttention final : public torch::nn::Module {
  public:
   explicit BertSelfAttention(const BertOptions& o)
-      : heads_(o.num_attention_heads), dropout_(o.attention_probs_dropout_prob) {
+      : head_size_(o.hidden_size / o.num_attention_heads), dropout_(o.attention_probs_dropout_prob) {
     query_ = register_module("query", Linear(o.hidden_size, o.hidden_size));
     key_ = register_module("key", Linear(o.hidden_size, o.hidden_size));
     value_ = register_module("value", Linear(o.hidden_size, o.hidden_size));
   }
 
   at::Tensor forward(const at::Tensor& x, const at::Tensor& mask) {
-    return layers::attention(query_->forward(x), key_->forward(x), value_->forward(x), heads_, mask, /*causal=*/false,
-                             is_training() ? dropout_ : 0);
+    return layers::attention(query_->forward(x), key_->forward(x), value_->forward(x), head_size_, mask,
+                             /*causal=*/false, is_training() ? dropout_ : 0);
   }
 
  private:
   Linear query_{nullptr}, key_{nullptr}, value_{nullptr};
-  int64_t heads_;
+  int64_t head_size_;
   double dropout_;
 };
 

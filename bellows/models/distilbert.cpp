@@ -37,7 +37,8 @@ class DistilBertEmbeddings final : public torch::nn::Module {
 
 class DistilBertSelfAttention final : public torch::nn::Module {
  public:
-  explicit DistilBertSelfAttention(const DistilBertOptions& o) : heads_(o.n_heads), dropout_(o.attention_dropout) {
+  explicit DistilBertSelfAttention(const DistilBertOptions& o)
+      : head_size_(o.dim / o.n_heads), dropout_(o.attention_dropout) {
     q_ = register_module("q_lin", Linear(o.dim, o.dim));
     k_ = register_module("k_lin", Linear(o.dim, o.dim));
     v_ = register_module("v_lin", Linear(o.dim, o.dim));
@@ -45,13 +46,13 @@ class DistilBertSelfAttention final : public torch::nn::Module {
   }
 
   at::Tensor forward(const at::Tensor& x, const at::Tensor& mask) {
-    return out_->forward(layers::attention(q_->forward(x), k_->forward(x), v_->forward(x), heads_, mask,
+    return out_->forward(layers::attention(q_->forward(x), k_->forward(x), v_->forward(x), head_size_, mask,
                                            /*causal=*/false, is_training() ? dropout_ : 0));
   }
 
  private:
   Linear q_{nullptr}, k_{nullptr}, v_{nullptr}, out_{nullptr};
-  int64_t heads_;
+  int64_t head_size_;
   double dropout_;
 };
 

@@ -18,7 +18,7 @@ constexpr double series_eps = 1e-5;
 class SeriesAttention final : public torch::nn::Module {
  public:
   explicit SeriesAttention(const EncoderDecoderOptions& o)
-      : torch::nn::Module("MultiheadAttention"), heads_(o.nhead), dropout_(o.dropout) {
+      : torch::nn::Module("MultiheadAttention"), head_size_(o.d_model / o.nhead), dropout_(o.dropout) {
     weight_ = register_parameter("in_proj_weight", torch::empty({3 * o.d_model, o.d_model}));
     bias_ = register_parameter("in_proj_bias", torch::zeros({3 * o.d_model}));
     out_ = register_module("out_proj", Linear(o.d_model, o.d_model));
@@ -33,7 +33,7 @@ class SeriesAttention final : public torch::nn::Module {
   }
   /// Cross-attention to the encoder's output.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& memory, const at::Tensor& mask) {
-    const int64_t width = x.size(2);
+    const int64_t width = weight_.size(0) / 3;
     const at::Tensor q = at::linear(x, weight_.slice(0, 0, width), bias_.slice(0, 0, width));
     const auto kv = at::linear(memory, weight_.slice(0, width), bias_.slice(0, width)).chunk(2, 2);
     return attend(q, kv[0], kv[1], false, mask);
@@ -42,12 +42,12 @@ class SeriesAttention final : public torch::nn::Module {
  private:
   at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
                     const at::Tensor& mask) {
-    return out_->forward(layers::attention(q, k, v, heads_, mask, causal, is_training() ? dropout_ : 0));
+    return out_->forward(layers::attention(q, k, v, head_size_, mask, causal, is_training() ? dropout_ : 0));
   }
 
   at::Tensor weight_, bias_;
   Linear out_{nullptr};
-  int64_t heads_;
+  int64_t head_size_;
   double dropout_;
 };
 

@@ -35,9 +35,10 @@ class GptAttention final : public torch::nn::Module {
   }
 
   at::Tensor forward(const at::Tensor& x) {
-    const auto qkv = c_attn_->forward(x).split(options_.n_embd, 2);
-    const at::Tensor y = layers::attention(qkv[0], qkv[1], qkv[2], options_.n_head, {}, /*causal=*/true,
-                                           is_training() ? options_.attn_pdrop : 0);
+    const at::Tensor all = c_attn_->forward(x);
+    const auto qkv = all.split(all.size(2) / 3, 2);
+    const at::Tensor y = layers::attention(qkv[0], qkv[1], qkv[2], options_.n_embd / options_.n_head, {},
+                                           /*causal=*/true, is_training() ? options_.attn_pdrop : 0);
     return at::dropout(c_proj_->forward(y), options_.resid_pdrop, is_training());
   }
 

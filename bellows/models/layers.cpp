@@ -83,10 +83,13 @@ at::Tensor activated_linear(const at::Tensor& x, Activation activation, const at
   return at::linear(activate(x, activation), weight, bias);
 }
 
-at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t heads,
+at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t d,
                      const at::Tensor& mask, bool causal, double dropout) {
+  TORCH_CHECK_VALUE(query.size(2) % d == 0, "attention: expected queries for complete heads of width ", d,
+                    ", got a width of ", query.size(2),
+                    ". With tensor parallelism, the number of ranks must divide the number of heads.");
   const auto split = [&](const at::Tensor& t) {
-    return t.view({t.size(0), t.size(1), heads, t.size(2) / heads}).transpose(1, 2);
+    return t.view({t.size(0), t.size(1), t.size(2) / d, d}).transpose(1, 2);
   };
   const at::Tensor y = at::scaled_dot_product_attention(
       split(query), split(key), split(value), mask.defined() ? std::optional(mask) : std::nullopt, dropout, causal);

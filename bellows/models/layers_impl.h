@@ -79,10 +79,13 @@ at::Tensor activate(const at::Tensor& x, Activation activation);
 at::Tensor activated_linear(const at::Tensor& x, Activation activation, const at::Tensor& weight,
                             const at::Tensor& bias, bool fused);
 
-/// Multi-head attention on projected queries, keys and values.
+/// Multi-head attention on projected queries, keys and values. With tensor parallelism, the tensors contain some of the
+/// heads.
+/// Params: d – width of a head
 /// Shapes: query [N, T, heads·d]; key, value [N, S, heads·d] → [N, T, heads·d]. `mask` broadcasts to [N, heads, T, S];
 ///         true means that the query attends to the key. It may be undefined
-at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t heads,
+/// Throws: c10::ValueError if d does not divide the width
+at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t d,
                      const at::Tensor& mask, bool causal, double dropout);
 
 /// Returns the name of a model's output in transformers.

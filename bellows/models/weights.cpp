@@ -5,6 +5,9 @@
 #include <array>
 #include <map>
 #include <set>
+#include <vector>
+
+#include "bellows/core/error.h"
 
 namespace bellows::models {
 
@@ -59,13 +62,16 @@ bool is_tied_copy(const std::string& name, const at::Tensor& tensor, const Named
   return false;
 }
 
-}  // namespace
+/// A tensor that belongs to the model, or to no model.
+struct NamedWeight {
+  std::string name, given;  ///< in the model and in the file
+  at::Tensor tensor;
+};
 
-LoadReport load_weights(const Model& model, const NamedTensors& tensors, bool strict) {
-  std::set<std::string> own;
-  for (const auto& [name, tensor] : model.state_dict()) own.insert(name);
-  NamedTensors fitting;
-  fitting.reserve(tensors.size());
+/// The tensors without those that are no separate weights, with their names in the model.
+std::vector<NamedWeight> separate_weights(const std::set<std::string>& own, const NamedTensors& tensors) {
+  std::vector<NamedWeight> weights;
+  weights.reserve(tensors.size());
   std::map<std::string, std::string> first;  // maps the model's names to those in the files
   for (const auto& [given, tensor] : tensors) {
     const std::string name = known_name(modern(given), own);
@@ -73,9 +79,40 @@ LoadReport load_weights(const Model& model, const NamedTensors& tensors, bool st
     const auto [other, is_new] = first.try_emplace(name, given);
     TORCH_CHECK_VALUE(is_new, "load_weights: expected one tensor for \"", name, "\", got two, named \"", other->second,
                       "\" and \"", given, "\". Leave out one of the tensors or files.");
-    fitting.emplace_back(name, tensor);
+    weights.push_back({name, given, tensor});
   }
+  return weights;
+}
+
+std::set<std::string> own_names(const Model& model) {
+  std::set<std::string> own;
+  for (const auto& [name, tensor] : model.state_dict()) own.insert(name);
+  return own;
+}
+
+}  // namespace
+
+LoadReport load_weights(const Model& model, const NamedTensors& tensors, bool strict) {
+  NamedTensors fitting;
+  for (const NamedWeight& weight : separate_weights(own_names(model), tensors))
+    fitting.emplace_back(weight.name, weight.tensor);
   return load_state_dict(model, fitting, strict);
+}
+
+std::map<std::string, std::string> weight_names(const Model& model, const NamedTensors& tensors) {
+  const std::set<std::string> own = own_names(model);
+  std::map<std::string, std::string> names;
+  LoadReport report;
+  for (const NamedWeight& weight : separate_weights(own, tensors)) {
+    if (own.count(weight.name)) {
+      names.emplace(weight.name, weight.given);
+    } else {
+      report.unexpected.push_back(weight.given +
+                                  did_you_mean(weight.name, std::vector<std::string>(own.begin(), own.end())));
+    }
+  }
+  TORCH_CHECK_VALUE(report.complete(), report.to_string());
+  return names;
 }
 
 }  // namespace bellows::models

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "bellows/core/model.h"
@@ -17,5 +18,10 @@ namespace bellows::models {
 /// differs from its embedding (the model was trained without tied weights), or if two tensors belong to the same
 /// weight.
 LoadReport load_weights(const Model& model, const NamedTensors& tensors, bool strict = true);
+
+/// Returns the names under which load_weights() would find the model's tensors, by name in the model. Nothing is copied.
+/// Throws: c10::ValueError if a tensor belongs to no weight of the model, and under the same conditions as
+///         load_weights() if a tied decoder differs or two tensors belong to the same weight
+std::map<std::string, std::string> weight_names(const Model& model, const NamedTensors& tensors);
 
 }  // namespace bellows::models

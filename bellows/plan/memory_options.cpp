@@ -168,6 +168,16 @@ void keep_less(TensorTimeline& step, Saved saved) {
   }
 }
 
+/// Removes what remains of a rank's shards. Returns the bytes that files have in memory instead.
+int64_t drop_shards(TensorTimeline& step, const MemoryPlan& plan) {
+  const int64_t state = total(step, TensorKind::optimizer) + total(step, TensorKind::master);
+  int64_t windows = std::min(offload_window, total(step, TensorKind::weight)) +
+                    std::min(offload_window, total(step, TensorKind::gradient)) + std::min(2 * offload_window, state);
+  for (const TensorKind kind : {TensorKind::weight, TensorKind::gradient, TensorKind::optimizer, TensorKind::master})
+    scale(step, kind, 0);
+  return plan.recipe.device.starts_with("cpu") ? windows : 0;
+}
+
 void share_state(TensorTimeline& step, const MemoryPlan& plan, const MemoryOptions& measures) {
   if (measures.stage == 0 || measures.ranks < 2) return;
   const double share = 1.0 / static_cast<double>(measures.ranks);
@@ -181,8 +191,13 @@ void share_state(TensorTimeline& step, const MemoryPlan& plan, const MemoryOptio
     buckets += std::min(2 * bucket, total(step, TensorKind::weight));
     scale(step, TensorKind::weight, share);
   }
+  if (measures.offloaded_shards && measures.stage == 3) buckets += drop_shards(step, plan);
   add_bytes(step, TensorKind::temporary, buckets);
 }
+
+/// An estimate of the time of a step with offloaded shards, relative to the time without. It depends on the disk, which
+/// `script/bench ddp` measures (rows zero3_files).
+constexpr double offloaded_shards_time = 1.5;
 
 double expected_time(const char* technique) {
   return technique_table().at(technique).expected.time_factor;
@@ -230,6 +245,7 @@ double time_factor(const MemoryOptions& measures, bool bf16_arithmetic) {
   if (measures.saved == Saved::recomputed) factor *= expected_time("recompute");
   if (measures.saved == Saved::offloaded) factor *= expected_time("activation_offload");
   if (measures.in_backward) factor *= expected_time("step_in_backward");
+  if (measures.offloaded_shards) factor *= offloaded_shards_time;
   return measures.stage > 0 ? std::numeric_limits<double>::quiet_NaN() : factor;
 }
 
@@ -259,6 +275,7 @@ std::string to_string(const MemoryOptions& measures) {
   if (measures.saved == Saved::recomputed) words.emplace_back("activation checkpointing");
   if (measures.saved == Saved::offloaded) words.emplace_back("activation offloading");
   if (measures.in_backward) words.emplace_back("optimizer in backward");
+  if (measures.offloaded_shards) words.emplace_back("offloaded shards");
   if (measures.stage > 0) words.push_back(c10::str("ZeRO-", measures.stage, " on ", measures.ranks, " ranks"));
   return words.empty() ? "nothing" : c10::Join(", ", words);
 }

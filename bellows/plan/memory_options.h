@@ -24,6 +24,8 @@ struct MemoryOptions {
   int stage = 0;             ///< ZeRO stage, 1 to 3; 0: no ZeRO
   int64_t ranks = 1;         ///< number of ranks that share the state
   bool in_backward = false;  ///< whether the optimizer runs in backward
+  /// With ZeRO-3: whether all shards and the optimizer state are offloaded, to files or from an accelerator to the host.
+  bool offloaded_shards = false;
   bool operator==(const MemoryOptions&) const = default;
 };
 
@@ -45,6 +47,8 @@ struct MemoryOptions {
 /// - Optimizer in backward: a gradient lives for eight events.
 /// - ZeRO-1: optimizer state and master weights take 1/n of their size. ZeRO-2: gradients take 1/n, too, and up to four
 ///   buckets are added. ZeRO-3: weights take 1/n, too, and two buckets are added.
+/// - Offloaded shards: weights, gradients, optimizer state and master weights take 0 bytes. On the CPU, the windows of
+///   the files are added: up to 64 MiB for weights, 64 MiB for gradients and 128 MiB for state.
 /// Numerics: within 3 % of a separate plan with these measures, or within 10 % for low-bit activations
 ///           (tests/plan/plan_test.cpp). Without `in_bf16`, the peak with bf16 can be up to 20 % too low. For
 ///           offloading and ZeRO, only the formulas above are used

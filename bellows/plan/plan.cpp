@@ -151,6 +151,23 @@ int64_t ranks_of_shard(const MemoryPlan& plan) {
   return mesh[1].size;
 }
 
+/// Whether a place of recipe key offload_parameters or offload_state is outside of the device's memory.
+bool leaves_memory(const std::string& place, bool on_cpu) {
+  return place == "file" || (place == "host" && !on_cpu);
+}
+
+/// Takes offloaded shards out of the peak, and adds the windows of their files.
+/// Params: shard, state, gradients – bytes per rank of the parameters, of the optimizer state, and of the gradients
+void offload_shards(MemoryPlan& plan, int64_t shard, int64_t state, int64_t gradients) {
+  const bool on_cpu = plan.recipe.device.starts_with("cpu");
+  const bool parameters = leaves_memory(plan.recipe.offload_parameters, on_cpu);
+  const bool rest = leaves_memory(plan.recipe.offload_state, on_cpu) || (parameters && !on_cpu);
+  if (parameters) plan.saved_by_sharding += shard;
+  if (parameters && on_cpu) plan.communication += std::min(offload_window, shard);
+  if (rest) plan.saved_by_sharding += state + gradients;
+  if (rest && on_cpu) plan.communication += std::min(2 * offload_window, state) + std::min(offload_window, gradients);
+}
+
 /// Applies the formulas of docs/strategies.md for n ranks to the peak.
 void share_between_ranks(MemoryPlan& plan) {
   if (plan.ranks == 1 || !plan.recipe.data_parallel.starts_with("zero")) return;
@@ -158,13 +175,15 @@ void share_between_ranks(MemoryPlan& plan) {
   const auto others = [&](int64_t bytes) { return bytes - bytes / ranks; };
   const int64_t state = plan.peak.of(TensorKind::optimizer) + plan.peak.of(TensorKind::master);
   plan.saved_by_sharding = state - state / state_ranks;
-  if (plan.recipe.data_parallel == "zero1") return;
+  if (plan.recipe.data_parallel == "zero1") return offload_shards(plan, 0, state / state_ranks, 0);
   const int64_t bucket = plan.recipe.bucket_mb << 20;
   plan.saved_by_sharding += others(plan.peak.of(TensorKind::gradient));
   plan.communication = std::min(4 * bucket, plan.peak.of(TensorKind::gradient));
-  if (plan.recipe.data_parallel == "zero2") return;
+  const int64_t gradients = plan.peak.of(TensorKind::gradient) / ranks;
+  if (plan.recipe.data_parallel == "zero2") return offload_shards(plan, 0, state / state_ranks, gradients);
   plan.saved_by_sharding += others(plan.peak.of(TensorKind::weight));
   plan.communication += std::min(2 * bucket, plan.peak.of(TensorKind::weight));
+  offload_shards(plan, plan.peak.of(TensorKind::weight) / ranks, state / state_ranks, gradients);
 }
 
 /// Checks the length as the full model would. Params: skeleton – its model has fewer positions

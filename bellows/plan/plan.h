@@ -11,6 +11,9 @@
 
 namespace bellows::train {
 
+/// The limit of each window of a file with offloaded shards: the default of parallel::ShardOptions.
+constexpr int64_t offload_window = 64 << 20;
+
 /// The bytes of activations that a module saves for backward.
 struct ModuleBytes {
   std::string module;
@@ -33,8 +36,8 @@ struct MemoryPlan {
   StepModel model;         ///< predicts the step for other sizes
   inspect::TensorTimeline step;          ///< the predicted step
   inspect::TensorTimeline::Moment peak;  ///< the peak of `step`
-  int64_t communication = 0;             ///< bytes of the buckets that ZeRO-2 and ZeRO-3 exchange
-  int64_t saved_by_sharding = 0;         ///< bytes that only other ranks hold at the peak
+  int64_t communication = 0;             ///< bytes of the buckets that ZeRO-2 and ZeRO-3 exchange, and of file windows
+  int64_t saved_by_sharding = 0;         ///< bytes at the peak that only other ranks hold, or that are offloaded
   int64_t waiting = 0;                   ///< bytes of the batches that a loader prefetches
   double step_seconds = 0;               ///< estimated time of forward, backward and update on this machine
   std::vector<StepSize> rehearsed;       ///< the sizes of the dry runs

@@ -113,8 +113,8 @@ class StrategyPredictor {
   }
 
   /// Returns the combination with the lowest cost that fits. If none fits, returns the one with the least memory.
-  StrategyRow combination(std::vector<StrategyRow> techniques) const {
-    std::vector<MemoryOptions> all = {with_stage(3)};
+  StrategyRow combination(std::vector<StrategyRow> techniques, const MemoryOptions& base = {}) const {
+    std::vector<MemoryOptions> all = {with_stage(3, base)};
     for (const StrategyRow& technique : techniques) {
       for (size_t i = 0, count = all.size(); i < count; ++i) {
         MemoryOptions both = all[i];
@@ -123,7 +123,7 @@ class StrategyPredictor {
     }
     std::stable_sort(techniques.begin(), techniques.end(),
                      [](const StrategyRow& a, const StrategyRow& b) { return a.bytes_per_rank < b.bytes_per_rank; });
-    MemoryOptions least = with_stage(3);
+    MemoryOptions least = with_stage(3, base);
     for (const StrategyRow& technique : techniques) add_technique(least, technique.measures);
     StrategyRow result = row(least);
     if (!result.fits) return result;  // other combinations need more
@@ -212,6 +212,23 @@ void add_techniques(StrategyChoice& choice, const StrategyPredictor& predictor) 
     choice.rows.push_back(combined);
 }
 
+/// Adds rows that keep the shards in files or on the host if nothing else fits.
+void add_offloading(StrategyChoice& choice, const StrategyPredictor& predictor, const Recipe& recipe) {
+  const bool has_state = recipe.optimizer != "sgd" || recipe.momentum > 0;
+  if (first_that_fits(choice.rows) || !has_state) return;
+  const MemoryOptions offloaded{.offloaded_shards = true};
+  std::vector<StrategyRow> techniques = predictor.techniques(choice.rows[zero3_row].bytes_per_rank);
+  choice.rows.push_back(predictor.row(predictor.with_stage(3, offloaded)));
+  if (!choice.rows.back().fits && !techniques.empty())
+    choice.rows.push_back(predictor.combination(std::move(techniques), offloaded));
+}
+
+/// The recipe keys for offloaded shards.
+std::string offload_keys(bool on_cpu) {
+  return on_cpu ? "Set offload_parameters: file, offload_state: file and offload_shard_folder."
+                : "Set offload_parameters: host and offload_state: host.";
+}
+
 void find_needed_ranks(StrategyChoice& choice, const StrategyPredictor& predictor) {
   for (const StrategyRow& row : choice.rows) {
     if (row.measures.stage < 3 || !row.needs.empty()) continue;
@@ -236,7 +253,7 @@ std::string reason_for_no_strategy(const StrategyChoice& choice) {
                   " ranks.");
 }
 
-std::string reason_for(const StrategyChoice& choice) {
+std::string reason_for(const StrategyChoice& choice, bool on_cpu) {
   if (!choice.chosen) return reason_for_no_strategy(choice);
   const StrategyRow &ddp = choice.rows.front(), &best = choice.rows[*choice.chosen];
   const std::string capacity = memory_text(choice.capacity), needed = memory_text(best.bytes_per_rank);
@@ -246,6 +263,10 @@ std::string reason_for(const StrategyChoice& choice) {
   if (best.techniques.empty())
     return c10::str("DDP needs ", memory_text(ddp.bytes_per_rank), " per rank, more than ", capacity, ". ",
                     best.title(), " is the first stage that fits, with ", needed, ".");
+  if (best.measures.offloaded_shards)
+    return c10::str("Even ZeRO-3 needs ", memory_text(choice.rows[zero3_row].bytes_per_rank), " per rank, more than ",
+                    capacity, ", and no technique that keeps the shards in memory is enough. With ", best.techniques,
+                    ", it needs ", needed, ". ", offload_keys(on_cpu));
   return c10::str("Even ZeRO-3 needs ", memory_text(choice.rows[zero3_row].bytes_per_rank), " per rank, more than ",
                   capacity, ". With ", best.techniques, ", it needs ", needed,
                   " and fits at the lowest expected cost.");
@@ -277,10 +298,13 @@ StrategyChoice choose_strategy(const MemoryPlan& plan, const Situation& situatio
   const StrategyPredictor predictor(plan, situation, ranks, link_bytes_per_second);
   StrategyChoice choice{.ranks = ranks, .capacity = situation.capacity, .bytes_per_second = link_bytes_per_second};
   for (int stage = 0; stage <= 3; ++stage) choice.rows.push_back(predictor.row(predictor.with_stage(stage)));
-  if (choice.rows[zero3_row].needs.empty()) add_techniques(choice, predictor);
+  if (choice.rows[zero3_row].needs.empty()) {
+    add_techniques(choice, predictor);
+    add_offloading(choice, predictor, plan.recipe);
+  }
   choice.chosen = first_that_fits(choice.rows);
   if (!choice.chosen) find_needed_ranks(choice, predictor);
-  choice.reason = reason_for(choice);
+  choice.reason = reason_for(choice, plan.recipe.device.starts_with("cpu"));
   return choice;
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "bellows/recompute/region.h"
+#include "bellows/recompute/saves.h"
 
 namespace bellows::recompute {
 
@@ -35,6 +36,7 @@ struct RegionScope::Taps {
   explicit Taps(const std::shared_ptr<Region>& region) : saved(std::make_shared<FirstRun>(region)) {
     if (Selection* selection = region->selection()) operators.emplace(selection->first_run());
   }
+  ActiveRun active;
   tap::SavedTensorGuard saved;
   std::optional<tap::OpTapGuard> operators;
 };

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "bellows/recompute/buffer_writes.h"
+#include "bellows/recompute/saves.h"
 #include "bellows/tap/deferral.h"
 #include "bellows/tap/gradient_tap.h"
 
@@ -39,6 +40,7 @@ SavedInput::SavedInput(const at::Tensor& input) {
   if (is_leaf_or_view_of_one(input)) {
     parameter_ = input;
   } else {
+    const SaveScope scope(SaveKind::input);
     saved_ = torch::autograd::SavedVariable(input, false);
   }
 }
@@ -277,6 +279,7 @@ std::exception_ptr Region::second_run(const std::vector<at::Tensor>& inputs) {
     explicit Running(bool& running) : flag(running) { flag = true, ++second_runs; }
     ~Running() { flag = false, --second_runs; }
     bool& flag;
+    ActiveRun active;
   } const while_it_runs(running_);
   const c10::AutoGradMode grad(true);
   const auto writes = std::make_shared<BufferWrites>(options_.restore_buffers);

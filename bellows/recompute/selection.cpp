@@ -10,6 +10,7 @@
 
 #include "bellows/core/mutex.h"
 #include "bellows/recompute/choose.h"
+#include "bellows/recompute/saves.h"
 
 namespace bellows::recompute {
 
@@ -91,8 +92,17 @@ at::Tensor KeptOutput::given() const {
   return at::Tensor(source.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), false));
 }
 
+StoredOutput::StoredOutput(const at::Tensor& output) {
+  if (!output.defined()) return;
+  value = torch::autograd::SavedVariable(output, false);
+  counter = output.unsafeGetTensorImpl()->version_counter();
+  version = counter.enabled() ? counter.current_version() : 0;
+}
+
 bool KeptCall::modified() const {
-  return std::any_of(outputs.begin(), outputs.end(), [](const KeptOutput& output) { return output.modified(); });
+  const auto was_modified = [](const auto& output) { return output.modified(); };
+  return std::any_of(outputs.begin(), outputs.end(), was_modified) ||
+         std::any_of(elsewhere.begin(), elsewhere.end(), was_modified);
 }
 
 Selection::Selection(const CheckpointOptions& options, std::shared_ptr<BudgetPlan> plan, bool counts,
@@ -301,12 +311,21 @@ void Selection::check_given() const {
   }
 }
 
+/// A guard that stores kept outputs receives those that a policy keeps. A budget depends on measured times, so the ranks
+/// may keep different outputs. Outputs of nested calls would count as saved tensors of the outer call.
 void Selection::hand_to_guards_around() {
   const PastRegions only_guards;
+  const SaveScope scope(SaveKind::kept_output);
+  const bool all = StoresKeptOutputs::any() && !ActiveRun::any();
+  const auto lacks = [](const KeptOutput& output) { return output.outlines.defined() || output.writes > 0; };
   for (KeptCall& call : calls_) {
-    if (call.policy != CheckpointPolicy::offload || call.action != Action::give) continue;
+    if (call.action != Action::give) continue;
+    const bool by_policy = !budgeted() || call.policy == CheckpointPolicy::must_save;
+    const bool whole =
+        all && by_policy && !call.modified() && !std::any_of(call.outputs.begin(), call.outputs.end(), lacks);
+    if (call.policy != CheckpointPolicy::offload && !whole) continue;
     call.elsewhere.reserve(call.outputs.size());
-    for (const KeptOutput& output : call.outputs) call.elsewhere.emplace_back(output.tensor, false);
+    for (const KeptOutput& output : call.outputs) call.elsewhere.emplace_back(output.tensor);
     call.outputs.clear();
   }
 }
@@ -370,7 +389,7 @@ class Selection::SecondRunTap final : public tap::OpTap {
     outputs.reserve(call->outputs.size());
     for (const auto& output : call->elsewhere) {
       const PastRegions not_the_functions_operators;
-      const at::Tensor tensor = output.unpack();
+      const at::Tensor tensor = output.value.unpack();
       outputs.push_back(tensor.defined() ? tensor.tensor_data() : tensor);
     }
     for (const KeptOutput& output : call->outputs) {

@@ -50,6 +50,16 @@ struct KeptOutput {
   at::Tensor given() const;
 };
 
+/// One output of a call that the surrounding guards store.
+struct StoredOutput {
+  explicit StoredOutput(const at::Tensor& output);
+  bool modified() const { return counter.enabled() && counter.current_version() != version; }
+
+  torch::autograd::SavedVariable value;
+  c10::VariableVersion counter;
+  uint32_t version = 0;  ///< version that was stored
+};
+
 /// One operator call in the first run of a region. Views are not recorded, because second runs always call them.
 struct KeptCall {
   const c10::FunctionSchema* schema = nullptr;
@@ -57,7 +67,7 @@ struct KeptCall {
   CheckpointPolicy policy = CheckpointPolicy::prefer_recompute;
   std::vector<KeptOutput> outputs;
   /// If the surrounding guards keep the outputs, they are stored here and not in `outputs`.
-  std::vector<torch::autograd::SavedVariable> elsewhere;
+  std::vector<StoredOutput> elsewhere;
   /// The generator states after this call, if the call draws random numbers and the second run omits it.
   RandomStates random_after;
 

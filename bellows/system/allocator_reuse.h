@@ -12,4 +12,12 @@ namespace bellows {
 ///           reused, too
 void keep_freed_memory();
 
+/// Makes the C library return freed blocks of 1 MiB or more to the operating system at once. By default, it keeps
+/// blocks of up to 32 MiB after the first of them was freed, and the memory of the process can then be several times
+/// as large as its tensors. The effect lasts until the process ends. Without glibc, the function has no effect.
+/// Numerics: no effect
+/// Cost:     page faults whenever a large block is allocated
+/// Threads:  like keep_freed_memory()
+void return_freed_memory();
+
 }  // namespace bellows

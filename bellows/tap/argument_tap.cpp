@@ -14,10 +14,24 @@ using TapNode = CarriedNode<ArgumentTap, 0xB4>;
 /// A key that libtorch itself does not use, directly below the key of OpCheck.
 constexpr auto tap_key = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
-constexpr const char* received[] = {"linear",     "addmm",          "mm",          "matmul",
-                                    "conv1d",     "conv1d.padding", "conv2d",      "conv2d.padding",
-                                    "conv3d",     "conv3d.padding", "convolution", "_convolution",
-                                    "batch_norm", "embedding"};
+constexpr const char* received[] = {"linear",
+                                    "addmm",
+                                    "mm",
+                                    "matmul",
+                                    "conv1d",
+                                    "conv1d.padding",
+                                    "conv2d",
+                                    "conv2d.padding",
+                                    "conv3d",
+                                    "conv3d.padding",
+                                    "convolution",
+                                    "_convolution",
+                                    "batch_norm",
+                                    "layer_norm",
+                                    "embedding",
+                                    "dropout",
+                                    "scaled_dot_product_attention",
+                                    "cross_entropy_loss"};
 
 void replace_then_run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
   if (TapNode* const top = TapNode::top()) {
@@ -25,6 +39,9 @@ void replace_then_run(const c10::OperatorHandle& handle, c10::DispatchKeySet key
     const OpRef op(handle);
     for (TapNode* node : top->all) {
       if (node->active) node->client->call(op, op.arguments(*stack));
+    }
+    for (TapNode* node : top->all) {
+      if (node->active && node->client->compute(op, *stack)) return;
     }
   }
   handle.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, tap_key), stack);

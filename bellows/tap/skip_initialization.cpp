@@ -13,14 +13,18 @@ namespace {
 
 constexpr size_t large_bytes = 64 << 10;
 
-thread_local int skipping = 0;
+thread_local int skipping = 0, skipping_fills = 0;
+
+bool skips_fill(const at::Tensor& tensor) {
+  return skipping_fills > 0 && tensor.nbytes() >= large_bytes;
+}
 
 at::Tensor& fill_unless_skipped(at::Tensor& self, const at::Scalar& value) {
-  return skips_initialization(self) ? self : at::native::fill_(self, value);
+  return skips_fill(self) ? self : at::native::fill_(self, value);
 }
 
 at::Tensor& zero_unless_skipped(at::Tensor& self) {
-  return skips_initialization(self) ? self : at::native::zero_(self);
+  return skips_fill(self) ? self : at::native::zero_(self);
 }
 
 torch::Library* install_fill() {
@@ -33,14 +37,16 @@ torch::Library* install_fill() {
 
 }  // namespace
 
-SkipInitialization::SkipInitialization() {
+SkipInitialization::SkipInitialization(bool fills) : fills_(fills) {
   [[gnu::used]] static const torch::Library* const installed = install_fill();  // never undone
   replace_kernels_of_random_operators();
   ++skipping;
+  if (fills_) ++skipping_fills;
 }
 
 SkipInitialization::~SkipInitialization() {
   --skipping;
+  if (fills_) --skipping_fills;
 }
 
 bool skips_initialization(const at::Tensor& tensor) {

@@ -19,6 +19,8 @@
 
 namespace bellows::train {
 
+struct DataPrints;
+
 /// Another model with the architecture of a job's model, and its loss function.
 struct Replica {
   Model model;
@@ -39,7 +41,10 @@ struct Job {
   std::optional<comm::Group> ranks{};
   /// Set if ranks can be lost and replaced; `ranks` is then the group of its world.
   std::shared_ptr<comm::ElasticWorld> elastic{};
-  Task task{};  ///< used for evaluation
+  /// Set if a state is restored before the first step. Ranks that shard the state then do not send their models.
+  bool state_follows = false;
+  std::shared_ptr<const DataPrints> prints{};  ///< data_prints() of this job, if they are already known
+  Task task{};                                 ///< used for evaluation
   models::InputKind input = models::InputKind::image;
   /// Creates a replica of `model`, on its device and with any weights. Only `data_parallel: dp` needs this function.
   std::function<Replica()> make_replica{};

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <deque>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -26,6 +27,7 @@
 #include "bellows/train/run/run_log.h"
 #include "bellows/train/run/run_record.h"
 #include "bellows/train/run/step_trace.h"
+#include "bellows/train/step/state_copy.h"
 
 namespace bellows::train {
 
@@ -98,11 +100,13 @@ class FitRun {
   void save_last();
   void join_next_world(Job& job);
   void start_elastic(Job job);
+  void put_initial_state(const Job& job);
   void run_elastic();
   bool lost_rank(const std::exception& error);
   int64_t progress() const;
   void rejoin();
   void keep_for_rejoin();
+  void note_start();
   void seed_for_world();
   void say_unused_keys();
   void say_cut_texts();
@@ -120,8 +124,9 @@ class FitRun {
   void note(const Evaluation& evaluation);
   void save();
   void save_sample_stats();
+  NamedTensors note_tensors() const;
   RunFolder::Notes notes() const;
-  void restore(const checkpoint::State& state, bool own_options, bool own_counts = false);
+  void restore(const checkpoint::State& state, bool own_options, bool own = false);
   std::vector<double> numbers() const;
   void restore_numbers(const std::vector<double>& values);
 
@@ -129,11 +134,22 @@ class FitRun {
   const std::shared_ptr<comm::ElasticWorld> elastic_;
   /// State that is kept while the ranks join another world.
   struct Kept {
-    int64_t progress;
-    checkpoint::State state;
+    std::vector<Version> versions;
     Job job;
   };
   std::optional<Kept> kept_;
+  /// At the starts of the last two steps, if the state is sharded.
+  struct Start {
+    int64_t step, progress;
+    NamedTensors notes;
+  };
+  std::deque<Start> starts_;
+  /// The state before the first step, until all ranks have begun. When sharding ends, no rank has complete weights.
+  struct Initial {
+    NamedTensors model;
+    std::vector<NamedTensors> optimizers;
+  };
+  std::optional<Initial> initial_;
   Newest joined_;                          ///< from the ranks that this process joined
   std::optional<EpochRecord> unreported_;  ///< the last epoch, until on_epoch was called
   bool saving_ = false;                    ///< the last checkpoint may be incomplete
@@ -148,6 +164,7 @@ class FitRun {
   /// The epoch of the record in progress; the loop may already be at the start of the next one.
   int64_t epoch_ = 0;
   std::vector<double> losses_;  ///< of the epoch's steps so far
+  std::vector<double> fresh_;   ///< of the steps after those in losses_, which were not logged yet
   double recent_loss_ = 0;      ///< mean of the losses that were read last
   double epoch_seconds_ = 0;    ///< of the epoch's steps so far
   double epoch_eval_seconds_ = 0;
@@ -186,10 +203,11 @@ void FitRun::open_folder() {
 void FitRun::begin_elastic(bool resume, bool accept_changes) {
   for (;;) {
     try {
-      return begin(resume, accept_changes);
+      begin(resume, accept_changes);
+      return initial_.reset();
     } catch (const std::exception& error) {
       if (!lost_rank(error)) throw;
-      Job job = loop_->take_job();
+      Job job = loop_->job();
       join_next_world(job);
       start_elastic(std::move(job));
     }
@@ -204,7 +222,7 @@ void FitRun::begin(bool resume, bool accept_changes) {
   say_unused_keys();
   if (!folder_) {
     TORCH_CHECK_VALUE(!resume, "fit: the run cannot resume, because the recipe has no run_folder.");
-    if (joined_.state) join_run();
+    if (joined_.version) join_run();
     return;
   }
   const DataPrints* const compared = loop_->ranks().data_prints();
@@ -214,9 +232,9 @@ void FitRun::begin(bool resume, bool accept_changes) {
   if (loop_->job().eval) record_.facts["eval_data"] = prints.eval;
   const size_t existing = folder_->count();
   TORCH_CHECK_VALUE(
-      resume || joined_.state || existing == 0, "fit: ", folder_->path(), " contains ", existing,
+      resume || joined_.version || existing == 0, "fit: ", folder_->path(), " contains ", existing,
       " checkpoints of an earlier run. Resume that run, remove the checkpoints, or choose another run_folder.");
-  if (joined_.state) {
+  if (joined_.version) {
     join_run();
   } else if (const auto newest = folder_->newest()) {
     if (is_first()) check_resume(*newest, record_, accept_changes);  // the environment was recorded on rank 0's machine
@@ -238,7 +256,7 @@ void FitRun::begin(bool resume, bool accept_changes) {
 
 /// Continues from the state of ranks that were already training.
 void FitRun::join_run() {
-  restore(*joined_.state, false);
+  restore(joined_.version->state, false, /*own=*/true);
   seed_for_world();
   if (joined_.save && folder_) save();
 }
@@ -253,6 +271,9 @@ void FitRun::say_unused_keys() {
   if (!recipe_.metrics.empty() && !loop_->job().eval)
     log_warn("train: metrics = ", recipe_.metrics,
              " has no effect, because there is no held-out data. Set eval_split or eval_data.");
+  if (!recipe_.offload_shard_folder.empty() && loop_->ranks().size() == 1)
+    log_warn("train: offload_shard_folder = ", recipe_.offload_shard_folder,
+             " has no effect, because one process shards nothing. Start several ranks with `bellows launch`.");
   const int64_t steps = loop_->total_steps();
   if (recipe_.quantize != "none" && recipe_.quantize_start_step >= steps)
     log_warn("train: quantize = ", recipe_.quantize,
@@ -300,17 +321,20 @@ void FitRun::save_last() {
 void FitRun::join_next_world(Job& job) {
   elastic_->leave();  // ends collectives in the background, so that they do not delay the destructors
   folder_.reset();
+  if (loop_) job = loop_->take_job();
   loop_.reset();
   elastic_->rejoin();
   job.ranks = elastic_->world().group();
+  if (callbacks_.on_ranks) callbacks_.on_ranks(elastic_->world());
 }
 
 /// Creates the loop, also if ranks are lost meanwhile.
 void FitRun::start_elastic(Job job) {
-  check_replaceable_ranks(recipe_);
   for (;;) {
     try {
-      joined_ = newest_state(*job.ranks, elastic_->is_replacement() ? no_progress : at_start, false, {});
+      joined_ = newest_state(*job.ranks, ranks_per_replica(recipe_), {.is_new = elastic_->is_replacement()});
+      job.state_follows = joined_.version.has_value();
+      if (!job.state_follows && ranks_per_replica(recipe_) > 1) put_initial_state(job);
       loop_.emplace(job);
       return open_folder();
     } catch (const std::exception& error) {
@@ -320,13 +344,32 @@ void FitRun::start_elastic(Job job) {
   }
 }
 
+/// Keeps the job's initial state, or restores it after an attempt that failed.
+void FitRun::put_initial_state(const Job& job) {
+  const bool first = !initial_;
+  if (first) initial_.emplace(Initial{.model = job.model.state_dict(), .optimizers = {}});
+  for (auto& [name, tensor] : initial_->model) {
+    if (first) tensor = tensor.detach().clone();
+  }
+  if (!first) checkpoint::restore_model(job.model, initial_->model);
+  for (size_t i = 0; i < job.optimizers.size(); ++i) {
+    if (!first) {
+      optim::load_state_dict(*job.optimizers[i], initial_->optimizers[i]);
+      continue;
+    }
+    initial_->optimizers.push_back(optim::state_dict(*job.optimizers[i]));
+    for (auto& [name, tensor] : initial_->optimizers.back()) tensor = tensor.detach().clone();
+  }
+}
+
 /// Runs to the end, also if ranks are lost.
 void FitRun::run_elastic() {
   for (bool lost = false;; lost = true) {
     try {
       if (lost) rejoin();
       run_epochs();
-      return save_last();
+      save_last();
+      return loop_->ranks().gather_parameters();
     } catch (const std::exception& error) {
       if (!lost_rank(error)) throw;
     }
@@ -337,15 +380,14 @@ void FitRun::run_elastic() {
 bool FitRun::lost_rank(const std::exception& error) {
   const bool own = dynamic_cast<const Stopped*>(&error) || dynamic_cast<const c10::ValueError*>(&error);
   if (own || !elastic_->lost_rank()) return false;
-  const int64_t step = kept_ ? kept_->state.step : loop_ ? loop_->step_count() : -1;
-  log_warn("A rank was lost. ", step >= 0 ? c10::str("The other ranks repeat step ", step + 1, ". ") : "",
+  log_warn("A rank was lost. ", loop_ ? c10::str("The other ranks repeat step ", loop_->step_count() + 1, ". ") : "",
            user_message(error));
   return true;
 }
 
 /// How far this rank is: the step, and then whether it has evaluated and finished the epoch.
 int64_t FitRun::progress() const {
-  return 4 * loop_->step_count() + (loop_->epoch() == epoch_ ? 2 : 0) +
+  return progress_per_step * loop_->step_count() + (loop_->epoch() == epoch_ ? 2 : 0) +
          (evaluated_step_ == loop_->step_count() ? 1 : 0);
 }
 
@@ -353,19 +395,19 @@ int64_t FitRun::progress() const {
 void FitRun::rejoin() {
   if (!kept_) keep_for_rejoin();
   join_next_world(kept_->job);
-  const Newest newest = newest_state(*kept_->job.ranks, kept_->progress, saving_, [this] { return kept_->state; });
-  if (newest.state) {
-    kept_->state = *newest.state;
-    kept_->progress = newest.progress;
-  }
+  if (elastic_->was_left_out()) kept_->versions.clear();
+  const OwnState own{.versions = kept_->versions, .is_new = true, .saving = saving_};
+  const Newest newest = newest_state(*kept_->job.ranks, ranks_per_replica(recipe_), own);
+  TORCH_CHECK(newest.version, "train: all ranks that held the state of the run were lost. Start the job again.");
+  kept_->versions = {*newest.version};
+  kept_->job.state_follows = true;
   loop_.emplace(kept_->job);
   open_folder();
-  restore(kept_->state, false, /*own_counts=*/true);
-  if (newest.state) seed_for_world();
+  restore(newest.version->state, false, /*own=*/true);
+  if (newest.version->state.rng.empty()) seed_for_world();
   said_other_weights_ = false;  // a new rank takes part in the comparison
   kept_.reset();
   record_.facts["ranks"] = std::to_string(loop_->ranks().size());
-  if (callbacks_.on_ranks) callbacks_.on_ranks(elastic_->world());
   if (is_first() && folder_ && !log_) open_log(loop_->step_count());
   if (is_first())
     log_info(loop_->ranks().size() > 1 ? loop_->ranks().describe() : "1 rank", ", from step ", loop_->step_count() + 1);
@@ -376,15 +418,33 @@ void FitRun::rejoin() {
 void FitRun::keep_for_rejoin() {
   loop_->undo_step();
   const std::vector<double> losses = loop_->take_losses();
-  losses_.insert(losses_.end(), losses.begin(), losses.end());
-  checkpoint::State state = loop_->state();
-  const NamedTensors extra = notes().extra;
-  state.extra.insert(state.extra.end(), extra.begin(), extra.end());
-  for (NamedTensors* section : {&state.model, &state.optimizer, &state.extra}) {
-    for (auto& [name, tensor] : *section) tensor = tensor.detach().clone();
+  fresh_.insert(fresh_.end(), losses.begin(), losses.end());
+  Kept kept{.versions = {}, .job = loop_->job()};
+  const auto keep = [&](int64_t progress, checkpoint::State state, const NamedTensors& notes) {
+    state.extra.insert(state.extra.end(), notes.begin(), notes.end());
+    kept.versions.push_back({.progress = progress, .state = std::move(state)});
+  };
+  if (!loop_->update_failed()) {
+    checkpoint::State copy;
+    copy_state(loop_->own_state(), copy);
+    keep(progress(), std::move(copy), note_tensors());
   }
-  const int64_t done = progress();
-  kept_.emplace(Kept{.progress = done, .state = std::move(state), .job = loop_->take_job()});
+  if (const auto& before = loop_->state_before_update()) {
+    for (const Start& start : starts_) {
+      if (start.step == before->step) keep(start.progress, *before, start.notes);
+    }
+  }
+  starts_.clear();
+  kept_.emplace(std::move(kept));
+}
+
+/// Keeps the notes that belong to TrainLoop::state_before_update().
+void FitRun::note_start() {
+  const std::vector<double> losses = loop_->take_losses();
+  fresh_.insert(fresh_.end(), losses.begin(), losses.end());
+  if (!starts_.empty() && starts_.back().step == loop_->step_count()) starts_.pop_back();  // there was no batch left
+  starts_.push_back({.step = loop_->step_count(), .progress = progress(), .notes = note_tensors()});
+  if (starts_.size() > 2) starts_.pop_front();
 }
 
 /// New generators for a rank whose state came from another rank.
@@ -445,6 +505,7 @@ void FitRun::train_epoch() {
 
 void FitRun::take_step() {
   const auto begin = Clock::now();
+  if (elastic_ && loop_->ranks().shards_state()) note_start();
   if (trace_) {
     const bool traced = trace_->active();
     trace_->before(loop_->step_count() + 1);
@@ -464,10 +525,11 @@ void FitRun::take_step() {
 }
 
 void FitRun::read_losses() {
-  const std::vector<double> fresh = loop_->take_losses();
-  if (fresh.empty()) return;
-  losses_.insert(losses_.end(), fresh.begin(), fresh.end());
-  recent_loss_ = mean_of(fresh);
+  const std::vector<double> losses = loop_->take_losses();
+  fresh_.insert(fresh_.end(), losses.begin(), losses.end());
+  if (fresh_.empty()) return;
+  losses_.insert(losses_.end(), fresh_.begin(), fresh_.end());
+  recent_loss_ = mean_of(std::exchange(fresh_, {}));
   log_step();
 }
 
@@ -618,19 +680,24 @@ void FitRun::restore_numbers(const std::vector<double>& values) {
   result_.stopped_early = recipe_.early_stopping_patience > 0 && not_better_ >= recipe_.early_stopping_patience;
 }
 
-RunFolder::Notes FitRun::notes() const {
-  std::vector<double> history;
+NamedTensors FitRun::note_tensors() const {
+  std::vector<double> history, losses = losses_;
+  losses.insert(losses.end(), fresh_.begin(), fresh_.end());
   const size_t metrics = loop_->job().task.metrics.size();
   for (const EpochRecord& record : result_.history) append(history, record, metrics);
-  return {.extra = {{"history", to_tensor(history).view({-1, record_members + static_cast<int64_t>(metrics)})},
-                    {"epoch_losses", to_tensor(losses_)},
-                    {"progress", to_tensor(numbers())}},
-          .environment = to_json(record_)};
+  return {{"history", to_tensor(history).view({-1, record_members + static_cast<int64_t>(metrics)})},
+          {"epoch_losses", to_tensor(losses)},
+          {"progress", to_tensor(numbers())}};
 }
 
-void FitRun::restore(const checkpoint::State& state, bool own_options, bool own_counts) {
-  loop_->restore(state, own_options, own_counts);
+RunFolder::Notes FitRun::notes() const {
+  return {.extra = note_tensors(), .environment = to_json(record_)};
+}
+
+void FitRun::restore(const checkpoint::State& state, bool own_options, bool own) {
+  loop_->restore(state, own_options, own);
   result_.history.clear();
+  fresh_.clear();
   for (const auto& [name, tensor] : state.extra) {
     if (name == "epoch_losses") losses_ = to_vector(tensor);
     if (name == "progress") restore_numbers(to_vector(tensor));
@@ -672,16 +739,24 @@ FitResult Trainer::fit(const Model& model, torch::optim::Optimizer& optimizer, L
   return fit(Job{recipe_, model, {borrowed}, std::move(loss_fn), std::move(train_data), std::move(eval_data)});
 }
 
+/// Joins the other ranks. They do not wait for this one before.
+void Trainer::join_world(Job& job) {
+  check_replaceable_ranks(job.recipe);
+  job.elastic = elastic_;
+  job.prints = std::make_shared<const DataPrints>(data_prints(job));
+  const bool joins = !elastic_->has_joined();
+  elastic_->join(ranks_per_replica(job.recipe));
+  if (joins && callbacks_.on_ranks) callbacks_.on_ranks(elastic_->world());
+  job.ranks = elastic_->world().group();
+}
+
 FitResult Trainer::fit(Job job) {
   struct Reset {  // a stop request applies to one fit only
     std::atomic<bool>&stop, &in_steps;
     ~Reset() { stop = in_steps = false; }
   } reset{stop_, in_steps_};
   if (ranks_) job.ranks = ranks_;
-  if (elastic_) {
-    job.elastic = elastic_;
-    job.ranks = elastic_->world().group();
-  }
+  if (elastic_) join_world(job);
   FitRun run(std::move(job), callbacks_, stop_);
   if (elastic_) {
     run.begin_elastic(resume_, accept_changes_);

@@ -51,7 +51,8 @@ struct Callbacks {
   /// Called when saving a checkpoint starts. Unless the recipe turns this off, the checkpoint is written in the
   /// background.
   std::function<void(const std::string& path)> on_checkpoint;
-  /// Called when the ranks have changed because one was lost or replaced (set_elastic_world()).
+  /// Called when this process has joined other ranks: at the start, or because a rank was lost or replaced
+  /// (set_elastic_world()).
   std::function<void(const comm::World& world)> on_ranks;
 };
 
@@ -89,8 +90,11 @@ class Trainer {
   /// the state according to `data_parallel`. All ranks write each checkpoint together. Rank 0 writes logs and progress.
   void set_process_group(comm::Group ranks) { ranks_ = std::move(ranks); }
   /// Like set_process_group(), but the run continues when ranks are lost (`bellows launch --replace-lost`). The other
-  /// ranks repeat the step of the loss, whose samples are divided among them. A new rank gets the state of the run from
-  /// them. Each step therefore uses all samples of its batch exactly once.
+  /// ranks repeat the step of the loss, whose samples are divided among them. A new rank gets its part of the state from
+  /// them. Each step therefore uses all samples of its batch exactly once. With sharded state, the ranks of incomplete
+  /// replicas wait until they are complete again. If the process has not joined the world yet, fit() joins it after it
+  /// has read the data.
+  /// Cost:   with sharded state, memory for a second copy of each rank's part of the weights and of the optimizer state
   /// Throws: fit() throws c10::ValueError if the recipe does not support it, for example because of its data_parallel
   void set_elastic_world(std::shared_ptr<comm::ElasticWorld> world) { elastic_ = std::move(world); }
 
@@ -107,6 +111,8 @@ class Trainer {
   const Recipe& recipe() const { return recipe_; }
 
  private:
+  void join_world(Job& job);
+
   Recipe recipe_;
   Callbacks callbacks_;
   std::optional<comm::Group> ranks_;

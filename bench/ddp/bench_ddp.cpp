@@ -138,6 +138,14 @@ Row measure(const Work& work, const std::string& ours_as, const std::string& the
   return time_row(work.title + ", " + ours_as + " against " + theirs_as, "time per step", "ms", comparison, equal);
 }
 
+std::vector<std::string> our_command() {
+  return {std::filesystem::read_symlink("/proc/self/exe").string(), "--serve"};
+}
+
+std::vector<std::string> their_command(const Options& options) {
+  return {options.peer_python, source_dir() + "/bench/peers/ddp.py", "--lr", std::to_string(learning_rate)};
+}
+
 /// One process with replicas on threads, and one model on the same threads, against ranks (DDP).
 Row measure_one_process(const Work& work, const Options& options, Side& ours) {
   OneProcess replicas(work.task, ranks), alone(work.task, 1);
@@ -149,6 +157,20 @@ Row measure_one_process(const Work& work, const Options& options, Side& ours) {
                                          alone.as_contestant("one model, threads")},
                                         plan(options));
   return time_row(work.title + ", DDP against one process", "time per step", "ms", comparison, equal);
+}
+
+/// The key reproducible_ranks in the trainer, against DDP in the trainer in other processes. Below 1, the ratio is its cost.
+Row measure_reproducible(const Work& work, const std::string& strategy, const Options& options, Side& ours) {
+  Side plain("trainer", our_command());
+  Row row = measure(work, strategy, "trainer", options, ours, &plain);
+  row.work = work.title + ", " + strategy + " against DDP in the trainer";
+  return row;
+}
+
+/// ZeRO-3 with shards and state in files, against ZeRO-3 in memory. Below 1, the ratio is the cost of the files.
+Row measure_files(const Work& work, const Options& options, Side& ours) {
+  Side memory("in memory", our_command());
+  return measure(work, "zero3_files", "zero3", options, ours, &memory);
 }
 
 /// Peak bytes of a rank against those of one process that takes the rank's part of the batch, less what docs/strategies.md
@@ -170,14 +192,6 @@ Row measure_peak(const Work& work, const std::string& strategy, Side& ours) {
        << " MB; the measured peak differs by " << 100 * (measured / expected - 1) << " %";
   row.note = note.str();
   return row;
-}
-
-std::vector<std::string> our_command() {
-  return {std::filesystem::read_symlink("/proc/self/exe").string(), "--serve"};
-}
-
-std::vector<std::string> their_command(const Options& options) {
-  return {options.peer_python, source_dir() + "/bench/peers/ddp.py", "--lr", std::to_string(learning_rate)};
 }
 
 /// The memory of a rank's process, as the system counts it, in new processes.
@@ -230,9 +244,16 @@ int run(const Options& options) {
       against("zero3_accumulate", "fsdp_accumulate");
       if (work.task == "bert") against("zero3_bf16", "fsdp_bf16");
       add(work.title + ", zero3, resident memory", [&] { return measure_resident(work, "zero3", "fsdp", options); });
+      add(work.title + ", zero3_files against zero3", [&] { return measure_files(work, options, ours); });
       for (const char* strategy : {"ddp", "zero1", "zero2"})
         add(work.title + ", " + strategy + ", memory", [&] { return measure_peak(work, strategy, ours); });
     }
+    add(work.title + ", reproducible against DDP",
+        [&] { return measure_reproducible(work, "reproducible", options, ours); });
+    // Batch norm computes its statistics per part, so with more parts than ranks the losses differ from those of DDP.
+    if (work.task == "bert")
+      add(work.title + ", reproducible_2 against DDP",
+          [&] { return measure_reproducible(work, "reproducible_2", options, ours); });
     add(work.title + ", one process", [&] { return measure_one_process(work, options, ours); });
   }
   return report.finish();
@@ -249,7 +270,8 @@ int main(int argc, char** argv) {
                     "Times a training step with AdamW on ranks of one thread each: DDP, ZeRO-1, ZeRO-2 and ZeRO-3, "
                     "also compiled, against\nPython's DistributedDataParallel, also with torch.compile, "
                     "ZeroRedundancyOptimizer and fully_shard (FSDP2) over Gloo.\nAlso compares DDP with replicas and "
-                    "with one model in one process. Before that, the losses of the first steps are\ncompared. --row: "
+                    "with one model in one process, and the recipe key reproducible_ranks with DDP. Before that, the "
+                    "losses of the first steps are\ncompared. --row: "
                     "part of the names of the rows to measure, such as zero3. --ranks: number of ranks.",
                     run, {{"row", ""}, {"ranks", "2"}});
 }

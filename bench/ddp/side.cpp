@@ -19,13 +19,14 @@
 #include "bellows/parallel/zero/zero_optimizer.h"
 #include "bellows/tap/allocator.h"
 #include "bench/ddp/tasks.h"
+#include "bench/ddp/trainer_loop.h"
 
 namespace bellows::bench {
 
 namespace {
 
-/// zero1, zero2, zero3, zero3_keep, which keeps parameters between forward and backward, or zero3_bf16, which computes in
-/// bf16. Blocks of a model are units.
+/// zero1, zero2, zero3, zero3_keep, which keeps parameters between forward and backward, zero3_bf16, which computes in
+/// bf16, or zero3_files, which keeps all shards and the optimizer state in files in $TMPDIR. Blocks of a model are units.
 std::optional<parallel::ShardOptions> shard_options(const std::string& strategy, const std::string& model) {
   if (!strategy.starts_with("zero")) return std::nullopt;
   parallel::ShardOptions options{.stage = strategy[4] - '0', .reshard_after_forward = strategy != "zero3_keep"};
@@ -33,18 +34,32 @@ std::optional<parallel::ShardOptions> shard_options(const std::string& strategy,
     options.parameter_dtype = at::kBFloat16;
     options.reduce_dtype = at::kFloat;
   }
+  if (strategy == "zero3_files") options.offload_parameters = options.offload_state = parallel::Offload::file;
   if (options.stage == 3 && model == "bert") options.units = {"bert.encoder.layer.*"};
   if (options.stage == 3 && model == "resnet18") options.units = {"layer?"};
   return options;
 }
 
+/// Parts per rank of a strategy that runs in the trainer; -1: it does not.
+int64_t trainer_parts(const std::string& strategy) {
+  if (strategy == "trainer") return 0;
+  if (strategy == "reproducible") return 1;
+  return strategy == "reproducible_2" ? 2 : -1;
+}
+
 /// MODEL.STRATEGY: ddp, a strategy of shard_options(), or alone, the rank's part of the batch with gradients of its own.
+/// trainer is DDP in the trainer, and reproducible is the same with the key reproducible_ranks, with one part per rank.
+/// reproducible_2 has two parts per rank.
 /// With the ending _compiled, the complete step is compiled. With the ending _accumulate, a step has two batches.
 class Run {
  public:
   Run(const std::string& name, const World& world, double learning_rate)
       : task_(make_task(name.substr(0, name.find('.')), world.rank(), world.size())) {
     std::string strategy = name.substr(name.find('.') + 1);
+    if (const int64_t parts = trainer_parts(strategy); parts >= 0) {
+      loop_ = make_trainer_loop(name.substr(0, name.find('.')), world, learning_rate, parts * world.size());
+      return;
+    }
     const size_t ending = strategy.find("_compiled");
     if (ending != strategy.npos) compiled_.emplace([this] { return eager_step(); }, CompileOptions{});
     strategy = strategy.substr(0, ending);
@@ -59,7 +74,14 @@ class Run {
     if (sharding) optimizer_ = parallel::zero_optimizer(optimizer_, task_.model, world, *sharding);
   }
 
-  at::Tensor step() { return compiled_ ? (*compiled_)() : eager_step(); }
+  at::Tensor step() {
+    if (loop_) {
+      loop_->run_steps(1);
+      loop_->take_losses();
+      return loop_->last_loss();
+    }
+    return compiled_ ? (*compiled_)() : eager_step();
+  }
 
  private:
   at::Tensor eager_step() {
@@ -74,6 +96,7 @@ class Run {
   }
 
   Task task_;
+  std::unique_ptr<train::TrainLoop> loop_;
   std::optional<parallel::DistributedDataParallel> ddp_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   std::optional<Compiled<std::function<at::Tensor()>>> compiled_;

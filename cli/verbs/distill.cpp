@@ -20,8 +20,8 @@
 #include "bellows/train/recipe/recipe_error.h"
 #include "bellows/train/student_recipe.h"
 #include "cli/json_text.h"
-#include "cli/model_table.h"
 #include "cli/options.h"
+#include "cli/tables/model_table.h"
 #include "cli/terminal.h"
 #include "cli/train_session.h"
 

@@ -13,8 +13,8 @@
 #include "bellows/train/resolved_job.h"
 #include "cli/interrupt.h"
 #include "cli/ladder_files.h"
-#include "cli/ladder_table.h"
 #include "cli/options.h"
+#include "cli/tables/ladder_table.h"
 #include "cli/terminal.h"
 
 namespace bellows::cli {
@@ -146,6 +146,8 @@ void check_targets(const LadderArguments& arguments) {
     throw UsageError("--list only describes the techniques. It cannot be combined with --memory-target.");
 }
 
+}  // namespace
+
 train::LadderOptions ladder_options(const LadderArguments& arguments, const Recipe& recipe) {
   train::LadderOptions options;
   options.seed = static_cast<uint64_t>(recipe.seed);
@@ -163,8 +165,6 @@ train::LadderOptions ladder_options(const LadderArguments& arguments, const Reci
   }
   return options;
 }
-
-}  // namespace
 
 void print_machine(Terminal& terminal) {
   const Machine machine = this_machine();
@@ -260,8 +260,10 @@ int run_ladder(const LadderArguments& arguments) {
   // Several ranks would disturb each other's measurements and write the same files.
   if (!arguments.list) check_alone("ladder", ", because it measures times", "Run `bellows ladder` without a launcher.");
   check_targets(arguments);
-  if (!arguments.inference.empty()) return run_ladder_inference(arguments);
+  const bool compares = arguments.ranks > 1 || !arguments.compare.empty();
+  if (!arguments.inference.empty() && !compares) return run_ladder_inference(arguments);
   check_no_inference_options(arguments);
+  if (compares) return run_ladder_comparison(arguments);
   if (arguments.memory_target > 0) return run_ladder_target(arguments);
   Registry<train::Technique> techniques("technique");
   train::register_techniques(techniques);

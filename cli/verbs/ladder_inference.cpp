@@ -18,7 +18,7 @@
 #include "bellows/train/resolved_job.h"
 #include "cli/interrupt.h"
 #include "cli/ladder_files.h"
-#include "cli/ladder_table.h"
+#include "cli/tables/ladder_table.h"
 #include "cli/trained_options.h"
 
 namespace bellows::cli {

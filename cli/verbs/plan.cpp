@@ -8,6 +8,7 @@
 #include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/resolved_job.h"
 #include "cli/options.h"
+#include "cli/placement_options.h"
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
 
@@ -134,6 +135,9 @@ int run_plan(const PlanArguments& arguments) {
   check_link(arguments);
   const Recipe recipe = planned_recipe(arguments);
   const int64_t length = length_of(arguments, recipe);
+  if (arguments.device_map) return run_device_map(arguments, recipe, length);
+  if (arguments.host_memory > 0)
+    throw UsageError("plan: --host-memory is only used with --device-map. Pass --device-map, too.");
   for (const std::string& file : {arguments.json, arguments.html, arguments.trace}) check_output_file(file);
   train::MemoryPlan plan = train::plan_memory(recipe, {recipe.batch_size, length}, arguments.ranks);
   if (arguments.fit == 0) {

@@ -9,8 +9,8 @@
 #include "bellows/train/inference/quantization.h"
 #include "cli/interrupt.h"
 #include "cli/json_text.h"
-#include "cli/model_table.h"
 #include "cli/options.h"
+#include "cli/tables/model_table.h"
 #include "cli/terminal.h"
 #include "cli/trained_options.h"
 

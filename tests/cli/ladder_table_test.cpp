@@ -1,4 +1,4 @@
-#include "cli/ladder_table.h"
+#include "cli/tables/ladder_table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

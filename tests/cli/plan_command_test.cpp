@@ -138,6 +138,26 @@ TEST(PlanCommand, MeasuresTheLinkBetweenRanks) {
   expect_plan_failure({"--model", "mlp", "--ranks", "2", "--link-gbps", "0"}, 2, "a number above 0");
 }
 
+TEST(PlanCommand, DeviceMapShowsWhereTheWeightsAre) {
+  const Outcome outcome = run_bellows({"plan", "--model", "bert-20m", "--batch", "2", "--seq", "32", "--device-map",
+                                       "--memory", "60MB", "--host-memory", "8MB", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const nlohmann::json map = nlohmann::json::parse(outcome.out);
+  EXPECT_GT(map["weight_bytes"].get<int64_t>(), 60 << 20);
+  EXPECT_GT(map["activation_bytes"].get<int64_t>(), 0);
+  const auto bytes = [&](const char* key) { return map[key].get<int64_t>(); };
+  EXPECT_LE(bytes("device_bytes") + bytes("working_bytes") + bytes("activation_bytes") + bytes("buffer_bytes"),
+            bytes("memory_bytes"));
+  EXPECT_GT(bytes("disk_bytes"), 0);
+  EXPECT_LE(bytes("host_bytes"), 8 << 20);
+  EXPECT_GT(map["modules"].size(), 4u);
+  const Outcome text = run_bellows({"plan", "--model", "bert-20m", "--batch", "2", "--seq", "32", "--device-map"});
+  EXPECT_THAT(text.out, AllOf(HasSubstr("Device map of bert-20m"), HasSubstr("weights that stay in memory")));
+  expect_plan_failure({"--model", "bert-20m", "--device-map", "--memory", "1MB"}, 1, "the budget for weights must be");
+  expect_plan_failure({"--model", "mlp", "--device-map", "--ranks", "2"}, 2, "cannot be combined with --ranks");
+  expect_plan_failure({"--model", "mlp", "--host-memory", "1GB"}, 2, "--host-memory is only used with --device-map");
+}
+
 TEST(PlanCommand, WhatCannotBePlannedIsSaid) {
   const Scratch folder;
   std::ofstream(folder / "r.yaml") << "modell: mlp\n";

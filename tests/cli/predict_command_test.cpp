@@ -95,6 +95,40 @@ TEST_F(TrainedDigits, EvaluateInBf16HalvesTheWeights) {
   EXPECT_EQ(bytes("fp32"), 2 * bytes("bf16"));
 }
 
+TEST_F(TrainedDigits, WeightsThatDoNotFitGiveTheSameResults) {
+  const std::vector<std::string> little = {"--weight-memory", "80KB", "--offload-folder", path("offloaded")};
+  const auto with_little = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), little.begin(), little.end());
+    return run_bellows(arguments);
+  };
+  const Json whole = Json::parse(run_bellows({"evaluate", "--run", run(), "--json"}).out);
+  const Outcome first = with_little({"evaluate", "--run", run(), "--json"});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.err, HasSubstr("wrote the weights of"));
+  EXPECT_THAT(first.err, HasSubstr("of working memory"));
+  const Json streamed = Json::parse(first.out);
+  for (const char* key : {"loss", "accuracy", "step", "weights", "averaged", "weight_bytes"})
+    EXPECT_EQ(streamed[key], whole[key]) << key;
+  const Outcome second = with_little({"predict", "--run", run(), "--data", digits(), "--split", "test"});
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_THAT(second.err, Not(HasSubstr("wrote the weights of"))) << "the file is used again";
+  EXPECT_EQ(second.out, run_bellows({"predict", "--run", run(), "--data", digits(), "--split", "test"}).out);
+}
+
+TEST_F(TrainedDigits, ProblemsOfWeightMemoryAreNamed) {
+  const auto expect_usage = [&](std::vector<std::string> options, const std::string& words) {
+    options.insert(options.begin(), {"evaluate", "--run", run()});
+    expect_failure(run_bellows(options), 2, words);
+  };
+  expect_usage({"--weight-memory", "1MB"}, "Pass --offload-folder");
+  expect_usage({"--offload-folder", path("offloaded")}, "--offload-folder is only used with --weight-memory");
+  expect_usage({"--weight-memory", "1MB", "--offload-folder", path("offloaded"), "--compile"},
+               "--compile cannot be combined with --weight-memory");
+  expect_failure(
+      run_bellows({"evaluate", "--run", run(), "--weight-memory", "1KB", "--offload-folder", path("offloaded")}), 1,
+      "the budget for weights must be at least");
+}
+
 TEST_F(TrainedDigits, PredictGivesTheAccuracyOfTraining) {
   const Outcome outcome = run_bellows({"predict", "--run", run(), "--split", "test", "--top", "3"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

@@ -16,8 +16,8 @@ namespace bellows::comm {
 
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 void expect_store_works(const Store& one, const Store& other) {
   EXPECT_EQ(one.find("a"), std::nullopt);

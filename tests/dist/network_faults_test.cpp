@@ -95,7 +95,7 @@ TEST_P(NetworkFaults, ASlowOneGivesTheSameBits) {
     ASSERT_NE(at, std::string::npos);
     EXPECT_GT(std::stod(outcome.out.substr(at + 11)), 0.3) << "12 steps send 400 kB: the network was not slow";
   }
-  expect_same_bits(job.scratch.path(), 12);
+  expect_same_bits(job.scratch.path(), 12, Exchange::sockets);
 }
 
 TEST_P(NetworkFaults, APartitionIsNamedOnBothSidesAndWhenItHealsTheJobGoesOn) {
@@ -111,7 +111,7 @@ TEST_P(NetworkFaults, APartitionIsNamedOnBothSidesAndWhenItHealsTheJobGoesOn) {
     EXPECT_EQ(outcome.exit_code, 0) << node << ": " << outcome.err;
     expect_named(node, outcome.err);
   }
-  expect_same_bits(job.scratch.path(), 40);
+  expect_same_bits(job.scratch.path(), 40, Exchange::sockets);
 }
 
 TEST_P(NetworkFaultsSlow, APartitionEndsAJobThatMayNotGoOn) {
@@ -162,7 +162,7 @@ TEST(LostNode, StartedAgainInTimeItTakesPart) {
     const auto outcome = job.finish(node);
     EXPECT_EQ(outcome.exit_code, 0) << node << ": " << outcome.err;
   }
-  expect_same_bits(job.scratch.path(), 60);
+  expect_same_bits(job.scratch.path(), 60, Exchange::sockets);
 }
 
 TEST(LostNode, TooFewThatAreLeftEndTheJob) {

@@ -42,19 +42,23 @@ inline NamedTensors trained(const std::string& folder) {
   return state.model;
 }
 
+/// How the ranks exchange tensors. The order of sums differs.
+enum class Exchange { shared_memory, sockets };
+
 /// What three ranks have after so many steps that nothing disturbs.
-inline const NamedTensors& undisturbed(int steps) {
-  static std::map<int, NamedTensors> known;
-  if (const auto found = known.find(steps); found != known.end()) return found->second;
+inline const NamedTensors& undisturbed(int steps, Exchange exchange = Exchange::shared_memory) {
+  static std::map<std::pair<int, Exchange>, NamedTensors> known;
+  if (const auto found = known.find({steps, exchange}); found != known.end()) return found->second;
   const cli::Scratch scratch;
-  const auto outcome =
-      cli::Process(training_job({"-n", "3"}, scratch.path(), {"steps=" + std::to_string(steps)})).finish();
+  cli::Launch job = training_job({"-n", "3"}, scratch.path(), {"steps=" + std::to_string(steps)});
+  if (exchange == Exchange::sockets) job.environment.push_back("BELLOWS_SHARED_MEMORY=0");
+  const auto outcome = cli::Process(job).finish();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  return known[steps] = trained(scratch.path());
+  return known[{steps, exchange}] = trained(scratch.path());
 }
 
-inline void expect_same_bits(const std::string& folder, int steps) {
-  const NamedTensors &expected = undisturbed(steps), got = trained(folder);
+inline void expect_same_bits(const std::string& folder, int steps, Exchange exchange = Exchange::shared_memory) {
+  const NamedTensors &expected = undisturbed(steps, exchange), got = trained(folder);
   ASSERT_EQ(got.size(), expected.size());
   for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(got[i].second.equal(expected[i].second)) << got[i].first;
 }

@@ -2,7 +2,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <map>
+
 #include "bellows/optim/optimizers.h"
+#include "bellows/parallel/data_parallel.h"
 #include "bellows/parallel/ddp/distributed_data_parallel.h"
 #include "bellows/parallel/zero/zero_optimizer.h"
 #include "tests/parallel/ranks.h"
@@ -98,6 +101,61 @@ TEST(Cost, IsWhatTheTableSays) {
         EXPECT_NEAR(cost.state, 2 * bytes * (stage > 0 ? share : 1), 0.01 * bytes);
         EXPECT_NEAR(cost.gradient, bytes * (stage >= 2 ? share : 1), 0.01 * bytes);
       }
+    }
+  }
+}
+
+/// A small network with batch norm: 4 N bytes of parameters and B bytes of buffers.
+Model normed_net() {
+  using namespace torch::nn;
+  return Model::of(Sequential(Linear(cost_width, cost_width), BatchNorm1d(cost_width), ReLU()));
+}
+
+int64_t bytes_in(const std::vector<at::Tensor>& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+/// The table of exchanges in docs/strategies.md.
+TEST(Cost, ReplicasAndRanksExchangeWhatTheTableSays) {
+  const Model model = normed_net();
+  const int64_t weights = bytes_in(model.parameters()), buffers = bytes_in(model.buffers());
+  for (const int count : {2, 4}) {
+    SCOPED_TRACE(c10::str(count, " replicas or ranks"));
+    DataParallel replicas(model, normed_net, std::vector<c10::Device>(static_cast<size_t>(count), at::kCPU));
+    const auto loss = [](const Model& replica, const std::vector<at::Tensor>& part) {
+      return replica.forward(part[0]).sum();
+    };
+    for (int step = 0; step < 2; ++step) replicas.backward({at::rand({16, cost_width})}, loss);
+    EXPECT_EQ(replicas.exchanged().weights, 0) << "on one device, replicas share the weights";
+    EXPECT_EQ(replicas.exchanged().gradients, 2 * (count - 1) * weights);
+    EXPECT_EQ(replicas.exchanged().buffers, 2 * (count - 1) * buffers);
+
+    std::vector<std::map<std::string, comm::Traffic>> steps(static_cast<size_t>(count));
+    run_ranks(count, [&](const comm::Group& group) {
+      const Model own = normed_net();
+      DistributedDataParallel ddp(own, group);
+      std::map<std::string, comm::Traffic> before;
+      for (int step = 0; step < 3; ++step) {
+        before = comm::traffic(group);
+        ddp.forward(at::rand({16 / count, cost_width})).sum().backward();
+      }
+      auto& counted = steps[static_cast<size_t>(group.rank())];
+      for (const auto& [name, traffic] : comm::traffic(group)) {
+        const comm::Traffic made{traffic.calls - before[name].calls, traffic.bytes - before[name].bytes};
+        if (made.calls > 0) counted[name] = made;
+      }
+    });
+    for (const auto& step : steps) {
+      for (const auto& [name, made] : step) {
+        const bool known = name == "all_reduce" || name == "broadcast";
+        EXPECT_TRUE(known || made.bytes <= 16)
+            << name << ": " << made.bytes << " bytes, more than a number of each rank";
+      }
+      EXPECT_EQ(step.at("all_reduce").calls, 1) << "one bucket";
+      EXPECT_EQ(step.at("all_reduce").bytes, weights);
+      EXPECT_EQ(step.at("broadcast").bytes, buffers);
     }
   }
 }

@@ -139,7 +139,9 @@ TEST(Strategy, AddsOneTechniqueAndThenSeveral) {
 }
 
 TEST(Strategy, StatesHowManyRanksWouldBeEnough) {
-  const MemoryPlan plan = made_plan();
+  MemoryPlan plan = made_plan();
+  plan.recipe.optimizer = "sgd";
+  plan.recipe.momentum = 0;  // no state, which could be offloaded
   const StrategyChoice more = choose_within(plan, 540 * mib);
   EXPECT_FALSE(more.chosen) << more.reason;
   EXPECT_EQ(more.needed_ranks, 16) << "ZeRO-3 needs 590 MiB on 8 ranks and 490 MiB on 16";
@@ -153,6 +155,26 @@ TEST(Strategy, StatesHowManyRanksWouldBeEnough) {
   EXPECT_FALSE(never.chosen);
   EXPECT_EQ(never.needed_ranks, 0);
   EXPECT_THAT(never.reason, HasSubstr("More ranks are not enough"));
+}
+
+TEST(Strategy, OffloadsShardsIfNothingElseFits) {
+  MemoryPlan plan = made_plan();
+  const StrategyChoice choice = choose_within(plan, 540 * mib);
+  ASSERT_TRUE(choice.chosen) << choice.reason;
+  const StrategyRow& row = choice.rows[*choice.chosen];
+  EXPECT_TRUE(row.measures.offloaded_shards);
+  EXPECT_EQ(row.data_parallel, "zero3");
+  EXPECT_LE(row.bytes_per_rank, choice.capacity);
+  EXPECT_THAT(row.title(), HasSubstr("offloaded shards"));
+  EXPECT_THAT(choice.reason, HasSubstr("no technique that keeps the shards in memory is enough"));
+  EXPECT_THAT(choice.reason, HasSubstr("offload_parameters: file, offload_state: file and offload_shard_folder"));
+  for (size_t i = 0; i < *choice.chosen; ++i) EXPECT_FALSE(choice.rows[i].fits && choice.rows[i].needs.empty()) << i;
+  const StrategyChoice wide = choose_within(plan, enough);
+  for (const StrategyRow& other : wide.rows) EXPECT_FALSE(other.measures.offloaded_shards) << other.title();
+  plan.recipe.device = "cuda";
+  const StrategyChoice device = choose_within(plan, 540 * mib);
+  ASSERT_TRUE(device.chosen) << device.reason;
+  EXPECT_THAT(device.reason, HasSubstr("Set offload_parameters: host and offload_state: host."));
 }
 
 TEST(Strategy, SendsTheBytesOfARing) {

@@ -30,7 +30,9 @@ class ProxyNetwork final : public Network {
     return "127.0.0.1:" + std::to_string(ports_[static_cast<size_t>(node)]);
   }
   std::vector<std::string> environment(int node) const override {
-    return {"TEST_PROXY=" + std::to_string(proxy_.port()), "TEST_NODE=" + std::to_string(node)};
+    // The nodes are processes of one machine, but must not share memory.
+    return {"TEST_PROXY=" + std::to_string(proxy_.port()), "TEST_NODE=" + std::to_string(node),
+            "BELLOWS_SHARED_MEMORY=0"};
   }
 
  private:

@@ -77,6 +77,32 @@ TEST(ArgumentTap, NestedInOrderOfInstallation) {
   EXPECT_EQ(at::mm(one, one).item<float>(), 50);  // (1 · 2 + 2) · 10 + 10
 }
 
+TEST(ArgumentTap, ComputesAnOperatorItself) {
+  struct Halving : ArgumentTap {
+    void call(const OpRef& op, std::span<c10::IValue> /*arguments*/) override { names.emplace_back(op.name()); }
+    bool compute(const OpRef& op, Stack& stack) override {
+      if (op.name() != "aten::linear") return false;
+      const auto arguments = op.arguments(stack);
+      const at::Tensor y = at::linear(arguments[0].toTensor(), arguments[1].toTensor()) / 2;
+      stack.resize(stack.size() - arguments.size());
+      stack.emplace_back(y);
+      return true;
+    }
+    std::vector<std::string> names;
+  };
+  const at::Tensor x = torch::randn({4, 3}), w = torch::randn({2, 3}, torch::requires_grad());
+  const auto tap = std::make_shared<Halving>(), later = std::make_shared<Halving>();
+  const ArgumentTapGuard guard(tap), inner(later);
+  at::linear(x, w).sum().backward();
+  EXPECT_TRUE(at::allclose(w.grad(), x.sum(0).expand({2, 3}) / 2)) << "only the first client computes";
+  EXPECT_EQ(tap->names.front(), "aten::linear");
+  EXPECT_EQ(later->names.front(), "aten::linear") << "all clients receive the operator";
+  tap->names.clear();
+  at::dropout(x, 0.5, /*train=*/false);
+  at::layer_norm(x, {3});
+  EXPECT_THAT(tap->names, ElementsAre("aten::dropout", "aten::layer_norm"));
+}
+
 TEST(ArgumentTap, WorksUnderAutocastAndOnCarriedThreads) {
   const at::Tensor x = torch::ones({1, 3}), w = torch::ones({2, 3});
   const auto tap = std::make_shared<Doubling>(w);

@@ -11,9 +11,8 @@
 #include <random>
 #include <thread>
 
-#include "bellows/checkpoint/saved_checkpoint.h"
 #include "bellows/core/seed.h"
-#include "tests/cli/process.h"
+#include "tests/train/parallel/rank_processes.h"
 
 namespace bellows::train {
 
@@ -21,54 +20,12 @@ namespace {
 
 using testing::HasSubstr;
 
-std::vector<std::string> training(const std::string& folder, const std::vector<std::string>& recipe) {
-  std::vector<std::string> result = {"train", "--data", cli::digits() + "/train-000.tar", "--out", folder};
-  for (const std::string& item : recipe) result.insert(result.end(), {"--set", item});
-  return result;
-}
-
 const std::vector<std::string> small = {"model=mlp",       "image_size=8", "epochs=4",           "save_steps=5",
                                         "optimizer=adamw", "lr=0.005",     "lr_schedule=cosine", "num_workers=1"};
-
-cli::Launch launched_training(std::vector<std::string> options, const std::vector<std::string>& command) {
-  options.insert(options.begin(), "launch");
-  options.insert(options.end(), {"--", BELLOWS_BIN_DIR "/bellows"});
-  options.insert(options.end(), command.begin(), command.end());
-  return {.arguments = std::move(options)};
-}
-
-/// The model of the newest checkpoint.
-NamedTensors trained(const std::string& folder) {
-  std::string newest;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string name = entry.path().filename();
-    if (name.starts_with("step-")) newest = std::max(newest, entry.path().string());
-  }
-  return checkpoint::SavedCheckpoint(newest).state().model;
-}
 
 void expect_same_model(const NamedTensors& a, const NamedTensors& b) {
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].second.equal(b[i].second)) << a[i].first;
-}
-
-/// Process of a rank that trains in this folder; 0: none.
-pid_t rank_process(const std::string& folder, int rank) {
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    const auto content = [&](const char* file) {
-      std::ifstream stream(entry.path() / file, std::ios::binary);
-      return std::string(std::istreambuf_iterator<char>(stream), {});
-    };
-    const std::string command = content("cmdline");
-    const bool trains =
-        command.substr(command.find('\0') + 1).starts_with("train") && command.find(folder) != std::string::npos;
-    if (trains &&
-        (std::string(1, '\0') + content("environ")).find(c10::str('\0', "RANK=", rank, '\0')) != std::string::npos)
-      return std::stoi(name);
-  }
-  return 0;
 }
 
 }  // namespace
@@ -198,6 +155,12 @@ TEST_P(KilledRanksTest, EndWithTheBitsOfTheRunThatWasNotKilled) {
 INSTANTIATE_TEST_SUITE_P(Ranks, KilledRanksTest,
                          testing::Values(KilledRanks{"Zero2", {"data_parallel=zero2"}, 2, 1, 50},
                                          KilledRanks{"Zero3", {"data_parallel=zero3"}, 2, 2, 50},
+                                         KilledRanks{"Offloaded",
+                                                     {"data_parallel=zero3", "bucket_mb=1", "offload_parameters=file",
+                                                      "offload_state=file", "offload_shard_folder=/tmp"},
+                                                     2,
+                                                     1,
+                                                     50},
                                          KilledRanks{"Ddp", {"data_parallel=ddp"}, 3, 1, 50},
                                          KilledRanks{"Compiled", {"data_parallel=ddp", "compile=step"}, 2, 1, 40}),
                          [](const auto& setup) { return std::string(setup.param.name); });

@@ -28,7 +28,8 @@ constexpr double connect_timeout_s = 15;
 
 Store open_job(const LaunchEnvironment& place, double timeout_s) {
   return enter_job(Store::join(place.master_address, place.master_port, timeout_s), place.token,
-                   "process " + std::to_string(place.member));
+                   "process " + std::to_string(place.member))
+      .under(members_prefix(place.restart_count));
 }
 
 }  // namespace
@@ -43,8 +44,10 @@ struct ElasticWorld::State {
     const auto text = view.latest(membership_key);
     return text ? std::optional(Membership::parse(*text)) : std::nullopt;
   }
-  /// A membership after the current one, which includes this process; none after the timeout.
+  /// A membership after the current one; none after the timeout.
   std::optional<Membership> newer(double timeout_s);
+  /// Waits for a membership after the current one in which this process takes part.
+  Membership wait_for_world();
   World join(const Membership& members);
 
   const InitOptions options;
@@ -53,6 +56,8 @@ struct ElasticWorld::State {
   std::shared_ptr<Connections> connections;
   std::optional<World> world;
   int64_t generation = -1;
+  int ranks_per_replica = 1;
+  bool left_out = false;  ///< see was_left_out()
 };
 
 std::optional<Membership> ElasticWorld::State::newer(double timeout_s) {
@@ -61,10 +66,27 @@ std::optional<Membership> ElasticWorld::State::newer(double timeout_s) {
     throw_if_stopped("waiting for the other ranks");
     TORCH_CHECK(!view.is_gone(), "the launcher at ", place.master_address, ":", place.master_port, " has ended.");
     const std::optional<Membership> members = newest();
-    if (members && members->generation > generation && members->rank_of(place.member)) return members;
+    if (members && members->generation > generation) return members;
     std::this_thread::sleep_for(look_period);
   } while (Clock::now() < end);
   return std::nullopt;
+}
+
+Membership ElasticWorld::State::wait_for_world() {
+  auto end = Clock::now() + std::chrono::duration<double>(options.join_timeout_s);
+  do {
+    const std::optional<Membership> members = newer(options.join_timeout_s);
+    const bool fits = members && members->ranks_per_replica == ranks_per_replica;
+    if (fits && members->rank_of(place.member)) return *members;
+    if (fits) {  // until its replica is complete, however long that takes
+      left_out = true;
+      end = Clock::now() + std::chrono::duration<double>(options.join_timeout_s);
+    }
+    std::this_thread::sleep_for(look_period);
+  } while (Clock::now() < end);
+  TORCH_CHECK(false, "ElasticWorld: the launcher announced no world of replicas with ", ranks_per_replica,
+              ranks_per_replica == 1 ? " rank" : " ranks", " within ", options.join_timeout_s,
+              " s to this process (ID ", place.member, "). Check that all ranks have the same settings.");
 }
 
 World ElasticWorld::State::join(const Membership& members) {
@@ -95,7 +117,7 @@ bool ElasticWorld::is_offered() {
   return read_launch_environment().member >= 0;
 }
 
-ElasticWorld::ElasticWorld(const InitOptions& options) {
+ElasticWorld::ElasticWorld(const InitOptions& options, Start start) {
   LaunchEnvironment place = read_launch_environment();
   TORCH_CHECK_VALUE(place.member >= 0,
                     "ElasticWorld: the launcher of this process does not replace lost ranks. Start the program with "
@@ -103,8 +125,21 @@ ElasticWorld::ElasticWorld(const InitOptions& options) {
   InitOptions with_gloo = options;
   with_gloo.backend = Backend::gloo;  // waits of NCCL could not be ended
   state_ = std::make_unique<State>(with_gloo, std::move(place));
+  if (start == Start::at_once) join();
+}
+
+void ElasticWorld::join(int ranks_per_replica) {
+  TORCH_CHECK_VALUE(ranks_per_replica > 0, "ElasticWorld::join: expected 1 or more ranks per replica, got ",
+                    ranks_per_replica, ".");
+  if (has_joined() && state_->ranks_per_replica == ranks_per_replica) return;
+  state_->ranks_per_replica = ranks_per_replica;
+  if (ranks_per_replica > 1) state_->view.set(ranks_per_replica_key, std::to_string(ranks_per_replica));
   state_->view.set(ready_key(state_->place.member), "1");
   rejoin();
+}
+
+bool ElasticWorld::has_joined() const {
+  return state_->world.has_value();
 }
 
 ElasticWorld::~ElasticWorld() = default;
@@ -115,6 +150,10 @@ const World& ElasticWorld::world() const {
 
 bool ElasticWorld::is_replacement() const {
   return state_->place.member >= state_->place.world_size;
+}
+
+bool ElasticWorld::was_left_out() const {
+  return state_->left_out;
 }
 
 int64_t ElasticWorld::generation() const {
@@ -137,13 +176,12 @@ void ElasticWorld::leave() {
 void ElasticWorld::rejoin() {
   leave();
   state_->world.reset();
-  for (double timeout_s = state_->options.join_timeout_s;; timeout_s = connect_timeout_s) {
-    const std::optional<Membership> members = state_->newer(timeout_s);
-    TORCH_CHECK(members, "ElasticWorld: the launcher announced no world with this process (ID ", state_->place.member,
-                ") within ", timeout_s, " s.");
-    state_->generation = members->generation;
+  state_->left_out = false;
+  for (;;) {
+    const Membership members = state_->wait_for_world();
+    state_->generation = members.generation;
     try {
-      state_->world = state_->join(*members);
+      state_->world = state_->join(members);
       state_->view.set(joined_key(state_->place.member), "1");
       return;
     } catch (const c10::Error& error) {

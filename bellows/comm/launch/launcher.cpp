@@ -73,8 +73,9 @@ void check_open_files(int ranks) {
 /// Runs the ranks of this node from start to end.
 class Round {
  public:
-  Round(const LaunchOptions& options, std::string token, int number, int ranks, const Signals& signals, Guard& guard,
-        Nodes& nodes, const OutputLine& on_line)
+  /// Params: replaced – number of processes that were replaced in earlier rounds
+  Round(const LaunchOptions& options, std::string token, int number, int ranks, int replaced, const Signals& signals,
+        Guard& guard, Nodes& nodes, const OutputLine& on_line)
       : options_(options),
         token_(std::move(token)),
         number_(number),
@@ -82,13 +83,14 @@ class Round {
         signals_(signals),
         guard_(guard),
         nodes_(nodes),
-        on_line_(on_line) {
-    if (options.replace_lost) members_.emplace(nodes.store_of_ranks(), ranks);
+        on_line_(on_line),
+        replaced_(replaced) {
+    if (options.replace_lost) members_.emplace(nodes.store_of_ranks().under(members_prefix(number)), ranks);
   }
 
   /// Returns the first failure on any node, or nothing.
   std::optional<Failure> run();
-  /// Number of processes that took the place of lost ones.
+  /// Number of processes that took the place of lost ones, also in earlier rounds.
   int replaced() const { return replaced_; }
 
  private:
@@ -98,7 +100,8 @@ class Round {
   };
   void start(size_t slot, int id);
   bool replace(Slot& slot);
-  void end_new_processes();
+  bool is_left_over(const Slot& slot) const;
+  void end_left_over();
   bool running() const;
   void wait_for_events();
   void pass_on_signals();
@@ -118,7 +121,7 @@ class Round {
   const OutputLine& on_line_;
   std::vector<Slot> slots_;
   std::optional<MemberList> members_;  ///< if lost ranks are replaced
-  int replaced_ = 0;
+  int replaced_;
   bool finished_ = false;  ///< a rank has ended without an error
   std::optional<Failure> failure_;
   std::optional<WaitReport> ending_;            ///< since the ranks should end
@@ -166,21 +169,26 @@ void Round::start(size_t slot, int id) {
 /// Starts a new process in the place of one that failed. Returns false if the job cannot continue.
 bool Round::replace(Slot& slot) {
   const bool stops = stop_ || failure_ || finished_ || ended_as_asked(*slot.process);
-  if (!stops && replaced_ >= options_.max_restarts) return false;
-  if (members_->size() == (members_->contains(slot.id) ? 1 : 0)) return false;
+  if (!stops && number_ + replaced_ >= options_.max_restarts) return false;
+  if (!members_->can_spare(slot.id)) return false;
   members_->remove(slot.id);  // the others continue, if only to stop and to save a checkpoint
   if (stops) return false;
   log_warn("launch: rank ", slot.process->rank(), " ", slot.process->how(), ". The other ranks continue, and a new ",
            "process takes its place (", ++replaced_, " of at most ", options_.max_restarts, ").");
-  start(static_cast<size_t>(&slot - slots_.data()), members_->add());
+  const auto place = &slot - slots_.data();
+  start(static_cast<size_t>(place), members_->add(static_cast<int>(place)));
   return true;
 }
 
-/// When the ranks have finished, processes that were about to join have nothing left to do.
-void Round::end_new_processes() {
-  if (!finished_) return;
+/// Whether the process has nothing left to do, because the ranks have finished or stop, and it does not take part.
+bool Round::is_left_over(const Slot& slot) const {
+  if (!members_ || (!finished_ && !stop_)) return false;
+  return !members_->takes_part(slot.id) || (finished_ && !members_->has_joined(slot.id));
+}
+
+void Round::end_left_over() {
   for (const Slot& slot : slots_) {
-    if (slot.process->running() && !members_->has_joined(slot.id)) slot.process->send(SIGKILL);
+    if (slot.process->running() && is_left_over(slot)) slot.process->send(SIGKILL);
   }
 }
 
@@ -233,10 +241,9 @@ void Round::reap() {
     if (!slot.process->reap(on_line_)) continue;
     guard_.remove(slot.process->pid());
     if (stop_ && !first_end_) first_end_ = Clock::now();
-    const bool left_over = finished_ && members_ && !members_->has_joined(slot.id);
-    if (slot.process->exit_code() == 0 || left_over) {
+    if (slot.process->exit_code() == 0) {
       finished_ = true;
-    } else if (!members_ || !replace(slot)) {
+    } else if (!is_left_over(slot) && (!members_ || !replace(slot))) {
       const Failure failure{.rank = slot.process->rank(),
                             .exit_code = slot.process->exit_code(),
                             .how = slot.process->how(),
@@ -247,7 +254,7 @@ void Round::reap() {
   }
   if (!members_) return;
   if (!stop_ && !failure_ && !finished_) members_->look();
-  end_new_processes();
+  end_left_over();
 }
 
 void Round::end_the_others() {
@@ -343,7 +350,7 @@ LaunchResult launch(const LaunchOptions& options, const OutputLine& on_line) {
     return std::nullopt;
   };
   Nodes nodes(options, token, interrupted);
-  int ranks = options.ranks;
+  int ranks = options.ranks, replaced = 0;
   std::optional<Failure> failure;
   for (int restarts = 0;; ++restarts) {
     const auto round = nodes.meet(ranks, interrupted);
@@ -356,12 +363,12 @@ LaunchResult launch(const LaunchOptions& options, const OutputLine& on_line) {
       log_warn("launch: ", failure->who_and_how(), ". Restarting all ", nodes.world_size(), " ranks (restart ",
                restarts, " of at most ", options.max_restarts, ").");
     }
-    Round of_ranks(options, token, restarts, ranks, signals, guard, nodes, on_line);
+    Round of_ranks(options, token, restarts, ranks, replaced, signals, guard, nodes, on_line);
     failure = of_ranks.run();
-    if (!failure || failure->asked_for || failure->is_last || options.replace_lost ||
-        restarts >= options.max_restarts) {
+    replaced = of_ranks.replaced();
+    if (!failure || failure->asked_for || failure->is_last || restarts + replaced >= options.max_restarts) {
       nodes.leave(failure);
-      return result_of(failure, restarts + of_ranks.replaced());
+      return result_of(failure, restarts + replaced);
     }
     if (options.min_ranks > 0) ranks = std::max(ranks - 1, options.min_ranks);
   }

@@ -19,8 +19,9 @@ struct LaunchOptions {
   /// After each failure, the next round has one rank fewer, but at least this many. 0: always the same number of ranks.
   /// Only for jobs on one machine.
   int min_ranks = 0;
-  /// If a rank fails, the other ranks continue, and a new process takes its place. At most `max_restarts` processes are
-  /// replaced. Only for jobs on one machine, whose program uses an ElasticWorld (elastic/elastic_world.h).
+  /// If a rank fails, the other ranks continue, and a new process takes its place. If no complete replica of the model is
+  /// left, all ranks are restarted. Both count for `max_restarts`. Only for jobs on one machine, whose program uses an
+  /// ElasticWorld (elastic/elastic_world.h).
   bool replace_lost = false;
   /// A later round may begin without lost nodes if at least this many nodes take part. 0: all nodes must take part.
   int min_nodes = 0;

@@ -41,9 +41,11 @@ int64_t moments_of(const LionGroupOptions&) {
   return 1;
 }
 
-/// Size in the file of a tensor with these sizes.
+/// Size in the file of a tensor with these sizes. It is not 0 for empty tensors, so that a rank with an empty shard
+/// behaves as other ranks do.
 int64_t bytes_in_file(at::IntArrayRef sizes, at::ScalarType type) {
-  return round_up_to(c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(type)), tensor_alignment);
+  const int64_t bytes = c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(type));
+  return round_up_to(std::max<int64_t>(bytes, 1), tensor_alignment);
 }
 
 /// Size of all state of a parameter, whether it exists yet or not.
@@ -68,23 +70,23 @@ int64_t state_bytes(const to::Optimizer& optimizer, const to::OptimizerOptions& 
 
 }  // namespace
 
-OffloadedState::OffloadedState(to::Optimizer& optimizer, const StepInBackwardOptions& options)
+OffloadedState::OffloadedState(to::Optimizer& optimizer, const StepInBackwardOptions& options, const Chosen& chosen)
     : optimizer_(optimizer), in_flight_bytes_(options.in_flight_bytes) {
   TORCH_CHECK_VALUE(options.in_flight_bytes > 0, "offload_state: expected in_flight_bytes above 0, got ",
                     options.in_flight_bytes, ".");
-  lay_out();
+  lay_out(chosen);
   TORCH_CHECK_VALUE(bytes_ > 0,
                     "offload_state: this optimizer has no state (SGD without momentum?). Do not set offload_state.");
   file_ = StateFile::make(options.folder, bytes_);
   writer_ = std::make_unique<StateWriter>(file_, in_flight_bytes_);
-  for (Place& place : places_) keep(place);
+  keep_all();
 }
 
-void OffloadedState::lay_out() {
+void OffloadedState::lay_out(const Chosen& chosen) {
   for (size_t g = 0; g < optimizer_.param_groups().size(); ++g) {
     const auto& group = optimizer_.param_groups()[g];
     for (const at::Tensor& p : group.params()) {
-      if (!p.requires_grad()) continue;
+      if (!chosen(p)) continue;
       TORCH_CHECK_VALUE(p.is_cpu() && p.is_non_overlapping_and_dense(),
                         "offload_state: expected dense parameters on the ", "CPU, got one of shape ", p.sizes(), " on ",
                         p.device(), ", strides ", p.strides(), ".");
@@ -131,6 +133,10 @@ void OffloadedState::keep(Place& place) {
     return true;
   });
   writer_->give(place.part);
+}
+
+void OffloadedState::keep_all() {
+  for (Place& place : places_) keep(place);
 }
 
 void OffloadedState::before_step(const at::Tensor& parameter) {

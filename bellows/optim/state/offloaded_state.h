@@ -2,6 +2,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -17,14 +18,22 @@ namespace bellows::optim {
 /// Threads: not thread-safe
 class OffloadedState {
  public:
+  /// Returns whether the state of a parameter goes to the file.
+  using Chosen = std::function<bool(const at::Tensor& parameter)>;
+  static bool is_trained(const at::Tensor& parameter) { return parameter.requires_grad(); }
+
   /// Moves existing state to the file.
-  OffloadedState(torch::optim::Optimizer& optimizer, const StepInBackwardOptions& options);
+  OffloadedState(torch::optim::Optimizer& optimizer, const StepInBackwardOptions& options,
+                 const Chosen& chosen = is_trained);
 
   /// Call this function before a parameter's step. It prefetches the state of the next parameters.
   void before_step(const at::Tensor& parameter);
   /// Call this function after the step. It moves new state to the file and starts to write changed state back to the
   /// file.
   void after_step(const at::Tensor& parameter);
+
+  /// Moves all state to the file. Call this function after you load state.
+  void keep_all();
 
   OffloadedStateStats stats() const;
   void wait() { writer_->wait(); }
@@ -40,7 +49,7 @@ class OffloadedState {
     int64_t used = 0;
   };
 
-  void lay_out();
+  void lay_out(const Chosen& chosen);
   void keep(Place& place);
   at::Tensor in_file(Place& place, size_t field, const at::Tensor& tensor) const;
   void arrived(size_t index);

@@ -14,21 +14,25 @@
 
 namespace bellows::optim {
 
-std::shared_ptr<StateFile> StateFile::make(const std::string& folder, int64_t bytes) {
-  return std::shared_ptr<StateFile>(new StateFile(folder, bytes));
+StateFile::User StateFile::optimizer_state() {
+  return {"offload_state", "To need less space, use int8 or int4 state (state_dtype), or Adafactor."};
+}
+
+std::shared_ptr<StateFile> StateFile::make(const std::string& folder, int64_t bytes, User user) {
+  return std::shared_ptr<StateFile>(new StateFile(folder, bytes, std::move(user)));
 }
 
 int64_t StateFile::page_bytes() {
   return ::sysconf(_SC_PAGESIZE);
 }
 
-StateFile::StateFile(const std::string& folder, int64_t bytes) : file_(folder, "offload_state") {
-  const std::string advice = "To need less space, use int8 or int4 state (state_dtype), or Adafactor.";
-  file_.grow(bytes, advice);
-  file_.fill(0, advice);  // otherwise, writing to pages without disk space would end the process
+StateFile::StateFile(const std::string& folder, int64_t bytes, User user)
+    : user_(std::move(user)), file_(folder, user_.name) {
+  file_.grow(bytes, user_.advice);
+  file_.fill(0, user_.advice);  // otherwise, writing to pages without disk space would end the process
   void* const memory =
       ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file_.descriptor(), 0);
-  TORCH_CHECK(memory != MAP_FAILED, "offload_state: cannot map ", bytes, " bytes of the file in ", file_.folder(), ": ",
+  TORCH_CHECK(memory != MAP_FAILED, user_.name, ": cannot map ", bytes, " bytes of the file in ", file_.folder(), ": ",
               errno_message(errno), ".");
   memory_ = static_cast<char*>(memory);
 }
@@ -37,10 +41,14 @@ StateFile::~StateFile() {
   if (memory_) ::munmap(memory_, static_cast<size_t>(size()));
 }
 
+at::Tensor StateFile::tensor(int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides,
+                             const at::TensorOptions& options) {
+  return at::from_blob(
+      memory_ + offset, sizes, strides, [self = shared_from_this()](void*) {}, options);
+}
+
 at::Tensor StateFile::put(const at::Tensor& tensor, int64_t offset) {
-  const at::Tensor here = at::from_blob(
-      memory_ + offset, tensor.sizes(), tensor.strides(), [self = shared_from_this()](void*) {}, tensor.options());
-  return here.copy_(tensor);
+  return this->tensor(offset, tensor.sizes(), tensor.strides(), tensor.options()).copy_(tensor);
 }
 
 bool StateFile::holds(const at::Tensor& tensor) const {
@@ -58,7 +66,7 @@ void StateFile::write_out(FilePart part) const {
   // Drops the mapping first, so that the file sees its changes. Accessing a page maps it again.
   ::madvise(memory_ + part.offset, static_cast<size_t>(part.bytes), MADV_DONTNEED);
   while (::sync_file_range(file_.descriptor(), part.offset, part.bytes, all) != 0) {
-    TORCH_CHECK(errno == EINTR, "offload_state: cannot write ", part.bytes, " bytes at offset ", part.offset,
+    TORCH_CHECK(errno == EINTR, user_.name, ": cannot write ", part.bytes, " bytes at offset ", part.offset,
                 " of the file in ", file_.folder(), ": ", errno_message(errno), ".");
   }
   ::posix_fadvise(file_.descriptor(), part.offset, part.bytes, POSIX_FADV_DONTNEED);

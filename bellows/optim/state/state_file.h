@@ -22,13 +22,22 @@ struct FilePart {
 /// Threads: thread-safe
 class StateFile : public std::enable_shared_from_this<StateFile> {
  public:
+  /// The user of a file, for error messages.
+  struct User {
+    std::string name;    ///< prefix of messages
+    std::string advice;  ///< how to need less space
+  };
+  static User optimizer_state();
+
   /// Throws: c10::Error if the folder does not exist or has too little space for `bytes`
-  static std::shared_ptr<StateFile> make(const std::string& folder, int64_t bytes);
+  static std::shared_ptr<StateFile> make(const std::string& folder, int64_t bytes, User user = optimizer_state());
   static int64_t page_bytes();
   ~StateFile();
   StateFile(const StateFile&) = delete;
   StateFile& operator=(const StateFile&) = delete;
 
+  /// Returns a tensor whose memory starts at `offset`. It keeps the file open.
+  at::Tensor tensor(int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions& options);
   /// Copies a dense CPU tensor to `offset`, with its strides. The result keeps the file open.
   at::Tensor put(const at::Tensor& tensor, int64_t offset);
   bool holds(const at::Tensor& tensor) const;
@@ -42,8 +51,9 @@ class StateFile : public std::enable_shared_from_this<StateFile> {
   int64_t size() const { return file_.size(); }
 
  private:
-  StateFile(const std::string& folder, int64_t bytes);
+  StateFile(const std::string& folder, int64_t bytes, User user);
 
+  const User user_;
   UnlinkedTempFile file_;
   char* memory_ = nullptr;
 };

@@ -18,11 +18,12 @@ std::optional<comm::Group> duplicate_of(const std::optional<comm::Group>& group)
 }  // namespace
 
 GradientShards::GradientShards(Layout& layout, const ShardGroups& groups, const comm::Group& all,
-                               std::optional<at::ScalarType> dtype)
+                               std::optional<at::ScalarType> dtype, std::shared_ptr<BucketFile> file)
     : layout_(layout),
       dtype_(dtype),
       groups_(groups),
       all_(all),
+      file_(std::move(file)),
       means_(comm::duplicate(groups.shard, "gradients")),
       replica_means_(duplicate_of(groups.replicas)),
       index_in_unit_(layout.trained_places),
@@ -50,8 +51,11 @@ at::TensorOptions GradientShards::options_of(const Unit& unit) const {
 }
 
 at::Tensor GradientShards::over_ranks(at::Tensor number, Over op) const {
-  return comm::all_reduce(std::move(number), groups_.divide_state ? all_ : groups_.shard,
-                          op == Over::sum ? comm::Reduce::sum : comm::Reduce::max);
+  const c10::Device device = number.device();
+  at::Tensor there = number.to(layout_.units.front().flat.device());  // shards may be on the host
+  return comm::all_reduce(std::move(there), groups_.divide_state ? all_ : groups_.shard,
+                          op == Over::sum ? comm::Reduce::sum : comm::Reduce::max)
+      .to(device);
 }
 
 void GradientShards::check_ended(const char* where) const {
@@ -112,6 +116,8 @@ void GradientShards::send_next() {
   constexpr size_t most_under_way = 2;
   while (under_way_.size() >= most_under_way) keep_oldest();
   const Unit& unit = layout_.units[next_];
+  const auto adds = [&](size_t place) { return layout_.places[place].piece.grad().defined(); };
+  if (file_ && std::any_of(unit.places.begin(), unit.places.end(), adds)) file_->fetch(next_);
   Buffer& buffer = buffers_[next_];
   if (!buffer.flat.defined()) {
     buffer.flat = at::zeros(unit.flat.sizes(), options_of(unit));
@@ -151,12 +157,25 @@ void GradientShards::add_to_pieces(size_t index_of_unit, const at::Tensor& mean)
     const at::Tensor part = mean.narrow(0, place.offset + place.begin - unit.own, place.count);
     at::Tensor& sum = place.piece.mutable_grad();
     if (sum.defined()) {
-      sum.add_(part);
+      sum.add_(part.to(sum.device()));
     } else {
-      // Not a view, because libtorch's zero_grad() does not support views.
-      sum = part.to(place.piece.scalar_type()).variable_data();
+      sum = stored(place, part);
     }
   }
+  if (file_) file_->finish(index_of_unit);
+}
+
+/// Returns the first gradient of a shard in the memory where its sum is stored. It is not a view, because libtorch's
+/// zero_grad() does not support views.
+at::Tensor GradientShards::stored(const Place& place, const at::Tensor& gradient) const {
+  const at::TensorOptions options = place.piece.options().requires_grad(false);
+  if (file_) {
+    const int64_t begin = place.offset + place.begin - layout_.units[place.unit].own;
+    const int64_t bytes = begin * static_cast<int64_t>(place.piece.element_size());
+    return file_->tensor(place.unit, bytes, place.count, options).copy_(gradient);
+  }
+  if (place.piece.device() == gradient.device()) return gradient.to(place.piece.scalar_type()).variable_data();
+  return at::empty({place.count}, options.pinned_memory(true)).copy_(gradient);
 }
 
 void GradientShards::end() {

@@ -12,6 +12,7 @@
 #include "bellows/core/mutex.h"
 #include "bellows/core/sharded_gradients.h"
 #include "bellows/parallel/zero/shard_layout.h"
+#include "bellows/parallel/zero/shard_offload.h"
 #include "bellows/tap/gradient_tap.h"
 
 namespace bellows::parallel {
@@ -29,8 +30,9 @@ class GradientShards final : public ShardedGradients {
  public:
   /// Params: dtype – in which gradients are exchanged; none: that of the parameters
   ///         all – all ranks among which the optimizer's state is divided, and their replicas
+  ///         file – for the gradients of the shards; null: they are in memory
   GradientShards(Layout& layout, const ShardGroups& groups, const comm::Group& all,
-                 std::optional<at::ScalarType> dtype = {});
+                 std::optional<at::ScalarType> dtype = {}, std::shared_ptr<BucketFile> file = nullptr);
   virtual ~GradientShards() = default;
 
   at::Tensor over_ranks(at::Tensor number, Over op) const override;
@@ -58,6 +60,7 @@ class GradientShards final : public ShardedGradients {
   void keep_oldest() BELLOWS_REQUIRES(mutex_);
   void keep_averaged() BELLOWS_REQUIRES(mutex_);
   void add_to_pieces(size_t unit, const at::Tensor& mean) BELLOWS_REQUIRES(mutex_);
+  at::Tensor stored(const Place& place, const at::Tensor& gradient) const;
   void check_ended(const char* where) const BELLOWS_REQUIRES(mutex_);
 
   at::TensorOptions options_of(const Unit& unit) const;
@@ -66,6 +69,7 @@ class GradientShards final : public ShardedGradients {
   const std::optional<at::ScalarType> dtype_;
   const ShardGroups groups_;
   const comm::Group all_;
+  const std::shared_ptr<BucketFile> file_;
   /// Duplicates of the groups, because buckets may be sent before or after collectives that the model itself calls in
   /// backward.
   const comm::Group means_;

@@ -42,8 +42,9 @@ void change_dtype(Unit& unit, const Layout& layout, at::ScalarType dtype) {
 
 /// Copies values to a shard. Values that only the lower precision of the parameters has rounded stay as they were.
 void take_over(const at::Tensor& shard, const at::Tensor& values) {
-  const at::Tensor same = values.eq(shard.to(values.scalar_type()));
-  shard.copy_(at::where(same, shard, values.to(shard.scalar_type())));
+  const at::Tensor here = values.to(shard.device());
+  const at::Tensor same = here.eq(shard.to(here.scalar_type()));
+  shard.copy_(at::where(same, shard, here.to(shard.scalar_type())));
 }
 
 bool writes(const tap::OpRef& op, size_t argument) {
@@ -99,7 +100,10 @@ class ParameterShards::Gathering final : public tap::OpCheck {
   void need(const std::vector<size_t>& units) BELLOWS_REQUIRES(mutex_);
   void keep_all() BELLOWS_REQUIRES(mutex_);
   void note_order(size_t unit) BELLOWS_REQUIRES(mutex_);
-  std::optional<size_t> predicted() const BELLOWS_REQUIRES(mutex_);
+  /// Two buckets that were used one after the other.
+  using Two = std::pair<std::optional<size_t>, std::optional<size_t>>;
+  std::optional<size_t> predicted(const Two& last) const BELLOWS_REQUIRES(mutex_);
+  void start_predicted(std::optional<size_t> unit) BELLOWS_REQUIRES(mutex_);
   void start(size_t unit) BELLOWS_REQUIRES(mutex_);
   void finish(size_t unit) BELLOWS_REQUIRES(mutex_);
   void free(size_t unit) BELLOWS_REQUIRES(mutex_);
@@ -115,6 +119,7 @@ class ParameterShards::Gathering final : public tap::OpCheck {
   const comm::Group group_;
   const ShardGroups groups_;
   const bool reshard_after_forward_;
+  const ShardMemory memory_;
   std::unordered_map<const c10::StorageImpl*, size_t> units_;
   Mutex mutex_;
   std::vector<Bucket> buckets_ BELLOWS_GUARDED_BY(mutex_);
@@ -122,7 +127,6 @@ class ParameterShards::Gathering final : public tap::OpCheck {
   bool keep_all_ BELLOWS_GUARDED_BY(mutex_) = false;
   bool writable_ BELLOWS_GUARDED_BY(mutex_) = false;
   /// The last two buckets that were used, and which bucket followed each such pair.
-  using Two = std::pair<std::optional<size_t>, std::optional<size_t>>;
   Two last_ BELLOWS_GUARDED_BY(mutex_);
   std::map<Two, size_t> follower_ BELLOWS_GUARDED_BY(mutex_);
   SpareMemory spare_ BELLOWS_GUARDED_BY(mutex_);
@@ -133,11 +137,13 @@ ParameterShards::Gathering::Gathering(Layout& layout, const ShardGroups& groups,
       group_(comm::duplicate(groups.shard, "parameters")),
       groups_(groups),
       reshard_after_forward_(options.reshard_after_forward),
+      memory_(options.memory),
       buckets_(layout.units.size()) {
   const c10::NoGradGuard no_grad;
   for (size_t i = 0; i < layout.units.size(); ++i) {
     Unit& unit = layout.units[i];
-    if (!unit.shard.defined()) unit.shard = own_slice(unit.flat).clone();
+    if (!unit.shard.defined()) unit.shard = memory_.allocate(layout, i).copy_(own_slice(unit.flat));
+    memory_.finish(i);
     for (const size_t index : unit.places) {
       Place& place = layout.places[index];
       const int64_t begin = place.count > 0 ? place.offset + place.begin - unit.slice * group_.rank() : 0;
@@ -197,7 +203,7 @@ void ParameterShards::Gathering::need(const std::vector<size_t>& units) {
   const c10::NoGradGuard no_grad;
   in_use_.clear();
   for (const size_t unit : units) note_order(unit);
-  const std::optional<size_t> next = predicted();
+  const std::optional<size_t> next = predicted(last_);
   const auto stays = [&](size_t unit) BELLOWS_REQUIRES(mutex_) {
     if (unit == next || std::find(units.begin(), units.end(), unit) != units.end()) return true;
     const bool used_up = backward >= 0 && buckets_[unit].backward == backward && unit < layout_.trained_units;
@@ -209,7 +215,7 @@ void ParameterShards::Gathering::need(const std::vector<size_t>& units) {
   for (const size_t unit : units) start(unit);
   for (const size_t unit : units) finish(unit);
   in_use_ = units;
-  if (next) start(*next);
+  start_predicted(next);
 }
 
 void ParameterShards::Gathering::note_order(size_t unit) {
@@ -218,9 +224,16 @@ void ParameterShards::Gathering::note_order(size_t unit) {
   last_ = {last_.second, unit};
 }
 
-std::optional<size_t> ParameterShards::Gathering::predicted() const {
-  const auto found = follower_.find(last_);
+std::optional<size_t> ParameterShards::Gathering::predicted(const Two& last) const {
+  const auto found = follower_.find(last);
   return found == follower_.end() ? std::nullopt : std::optional(found->second);
+}
+
+/// Starts to gather the predicted bucket, and to read the shard of the one after it.
+void ParameterShards::Gathering::start_predicted(std::optional<size_t> unit) {
+  if (!unit) return;
+  start(*unit);
+  if (const std::optional<size_t> after = predicted({last_.second, unit})) memory_.fetch(*after);
 }
 
 void ParameterShards::Gathering::start(size_t unit) {
@@ -230,7 +243,9 @@ void ParameterShards::Gathering::start(size_t unit) {
   const c10::Storage memory(c10::Storage::use_byte_size_t(), storage(unit).nbytes(), spare_.take(storage(unit)));
   bucket.received = at::empty({0}, flat.options());
   bucket.received.set_(memory, 0, flat.sizes());
+  memory_.fetch(unit);
   own_slice(bucket.received).copy_(layout_.units[unit].shard);
+  memory_.finish(unit);
   bucket.pending = comm::all_gather_in_place_async(bucket.received, group_);
   bucket.state = State::under_way;
 }
@@ -239,8 +254,8 @@ void ParameterShards::Gathering::finish(size_t unit) {
   Bucket& bucket = buckets_[unit];
   if (bucket.state != State::under_way) return;
   bucket.pending->wait();
-  bucket.pending.reset();
   tap::provide_memory(storage(unit), tap::withdraw_memory(*storage_of(bucket.received), not_gathered));
+  bucket.pending.reset();  // at the end, because the line above throws if there is no memory for its message
   bucket.received.reset();
   bucket.state = State::gathered;
 }
@@ -266,8 +281,13 @@ void ParameterShards::Gathering::exchange_parts() {
   if (!groups_.divide_state) return;
   const tap::UncheckedOperators unchecked;
   std::vector<comm::Pending> pending;
-  for (size_t unit = 0; unit < layout_.trained_units; ++unit)
+  for (size_t unit = 0; unit < layout_.trained_units; ++unit) {
     pending.push_back(comm::all_gather_in_place_async(layout_.units[unit].shard, *groups_.replicas));
+    if (!memory_.file) continue;
+    pending.back().wait();
+    pending.clear();
+    memory_.finish(unit);
+  }
   for (comm::Pending& one : pending) one.wait();
 }
 
@@ -275,7 +295,7 @@ void ParameterShards::Gathering::prefetch_first() {
   const tap::UncheckedOperators unchecked;
   const c10::NoGradGuard no_grad;
   const MutexLock lock(mutex_);
-  if (const std::optional<size_t> first = predicted()) start(*first);
+  start_predicted(predicted(last_));
 }
 
 void ParameterShards::Gathering::gather_all() {
@@ -311,7 +331,10 @@ void ParameterShards::Gathering::with_all(const std::function<void()>& body) {
   {
     const tap::UncheckedOperators unchecked;
     const c10::NoGradGuard no_grad;
-    for (const Unit& unit : layout_.units) take_over(unit.shard, own_slice(unit.flat));
+    for (size_t i = 0; i < layout_.units.size(); ++i) {
+      take_over(layout_.units[i].shard, own_slice(layout_.units[i].flat));
+      memory_.finish(i);
+    }
   }
   release();
 }

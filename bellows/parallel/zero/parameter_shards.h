@@ -6,6 +6,7 @@
 
 #include "bellows/comm/group.h"
 #include "bellows/parallel/zero/shard_layout.h"
+#include "bellows/parallel/zero/shard_offload.h"
 #include "bellows/tap/op_check.h"
 
 namespace bellows::parallel {
@@ -29,9 +30,11 @@ class ParameterShards {
     bool reshard_after_forward = true;
     /// The dtype in which floating-point parameters are gathered and used; none: that of the shards.
     std::optional<at::ScalarType> parameter_dtype = {};
+    ShardMemory memory = {};
   };
 
-  /// Replaces the pieces of the layout by views of new shards, and frees the parameters. Collective.
+  /// Replaces the pieces of the layout by views of the shards, and frees the parameters. Buckets without a shard get
+  /// one with the values of the parameters. Collective.
   ParameterShards(Layout& layout, const ShardGroups& groups, const Options& options);
   ~ParameterShards();
   ParameterShards(const ParameterShards&) = delete;

@@ -112,20 +112,6 @@ std::vector<std::string> modules_of(const NamedTensors& parameters, const std::v
   return result;
 }
 
-/// Reads this rank's slice of a bucket.
-at::Tensor read_shard(const Unit& unit, const std::vector<Place>& places, const ShardGroups& groups,
-                      const WeightsSource& weights) {
-  const at::Tensor shard = at::zeros({unit.slice}, unit.flat.options());
-  const int64_t start = unit.slice * groups.shard.rank();
-  for (const size_t index : unit.places) {
-    const Place held = places[index].with_range(start, start + unit.slice);
-    if (held.count == 0) continue;
-    for (const auto& [spec, part] : held.boxes(shard.narrow(0, held.offset + held.begin - start, held.count)))
-      weights.read(held.name, spec, part);
-  }
-  return shard;
-}
-
 /// Allocates the bucket's buffer and moves its parameters there.
 Unit fill_unit(const OpenUnit& open, std::vector<Place>& places, const ShardGroups& groups,
                const LayoutOptions& options) {
@@ -136,19 +122,18 @@ Unit fill_unit(const OpenUnit& open, std::vector<Place>& places, const ShardGrou
   const int64_t slice = part * parts;
   const int64_t own = slice * groups.shard.rank() + (groups.divide_state ? part * groups.replicas->rank() : 0);
   const at::TensorOptions kind = first.options().requires_grad(false);
-  Unit unit{.flat = options.weights ? at::empty({slice * ranks}, kind) : at::zeros({slice * ranks}, kind),
+  Unit unit{.flat = options.empty ? at::empty({slice * ranks}, kind) : at::zeros({slice * ranks}, kind),
             .slice = slice,
             .own = own,
             .places = open.places};
   for (const size_t index : open.places) {
     Place& place = places[index];
     const at::Tensor view = place.view_of(unit.flat);
-    if (!options.weights) view.copy_(place.parameter);
+    if (!options.empty) view.copy_(place.parameter);
     place.parameter.set_data(view);
     place = place.with_range(own, own + part);
     place.piece = unit.flat.narrow(0, place.count > 0 ? place.offset + place.begin : 0, place.count);
   }
-  if (options.weights) unit.shard = read_shard(unit, places, groups, *options.weights);
   return unit;
 }
 
@@ -243,6 +228,13 @@ Place Place::with_range(int64_t start, int64_t end) const {
   return result;
 }
 
+Place Place::held_by(int rank, const Unit& bucket) const {
+  const int64_t start = bucket.slice * rank;
+  Place held = with_range(start, start + bucket.slice);
+  held.piece = bucket.shard.narrow(0, held.count > 0 ? held.offset + held.begin - start : 0, held.count);
+  return held;
+}
+
 std::vector<std::pair<comm::ShardSpec, at::Tensor>> Place::boxes(const at::Tensor& run) const {
   const std::vector<int64_t> sizes = parameter.sizes().vec();
   if (count == 0) return {};
@@ -287,6 +279,13 @@ Layout lay_out(const NamedTensors& trained, const NamedTensors& frozen, const Sh
     for (const size_t place : layout.units[unit].places) layout.places[place].unit = unit;
   }
   return layout;
+}
+
+void read_shard(const Unit& unit, const std::vector<Place>& places, int rank, const WeightsSource& weights) {
+  for (const size_t index : unit.places) {
+    const Place held = places[index].held_by(rank, unit);
+    for (const auto& [spec, part] : held.boxes(held.piece)) weights.read(held.name, spec, part);
+  }
 }
 
 }  // namespace bellows::parallel

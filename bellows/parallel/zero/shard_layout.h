@@ -23,10 +23,11 @@ struct ShardGroups {
   /// Whether the replicas divide the optimizer's work and state. If not, all replicas do the same.
   bool divide_state = false;
 
-  int replica_count() const { return replicas ? replicas->size() : 1; }
   /// Number of replicas that divide the state of a slice.
-  int state_parts() const { return divide_state ? replica_count() : 1; }
+  int state_parts() const { return divide_state && replicas ? replicas->size() : 1; }
 };
+
+struct Unit;
 
 /// A sharded parameter and the range of its elements, in memory order, that this rank updates.
 struct Place {
@@ -44,6 +45,9 @@ struct Place {
   at::Tensor run_of(const at::Tensor& tensor) const;
   /// Returns the same parameter with the range that lies in [start, end) of the bucket, instead of this rank's range.
   Place with_range(int64_t start, int64_t end) const;
+  /// Returns the same parameter with the range in the slice of `rank`, whose elements are a view of Unit::shard. Only in
+  /// stage 3.
+  Place held_by(int rank, const Unit& bucket) const;
   /// Splits this rank's elements, [count], into boxes within the parameter's shape. Each box comes with a view of its
   /// elements. If the parameter is row-major in memory, one box is enough; otherwise, there are a few boxes.
   std::vector<std::pair<comm::ShardSpec, at::Tensor>> boxes(const at::Tensor& run) const;
@@ -71,8 +75,8 @@ struct LayoutOptions {
   int64_t block = 1;
   /// Patterns for modules, such as "layers.*". The parameters of each module that matches are one bucket.
   std::vector<std::string> units = {};
-  /// Stage 3: the parameters get their values from here, and only the shards get memory. Null: from the parameters.
-  const WeightsSource* weights = nullptr;
+  /// Stage 3: the values of the parameters are not needed, because read_shard() follows.
+  bool empty = false;
 };
 
 /// Moves the parameters into buckets of about `bucket_bytes`, and those of named modules into a bucket per module. All
@@ -83,5 +87,8 @@ struct LayoutOptions {
 /// Params: trained, frozen – the parameters with and without gradients
 Layout lay_out(const NamedTensors& trained, const NamedTensors& frozen, const ShardGroups& groups,
                const LayoutOptions& options);
+
+/// Reads this rank's slice of a bucket into Unit::shard.
+void read_shard(const Unit& unit, const std::vector<Place>& places, int rank, const WeightsSource& weights);
 
 }  // namespace bellows::parallel

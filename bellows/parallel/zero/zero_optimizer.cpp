@@ -1,6 +1,7 @@
 #include "bellows/parallel/zero/zero_optimizer.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Type.h>
 #include <c10/util/accumulate.h>
@@ -23,6 +24,7 @@
 #include "bellows/parallel/zero/gradient_buckets.h"
 #include "bellows/parallel/zero/parameter_shards.h"
 #include "bellows/parallel/zero/shard_layout.h"
+#include "bellows/parallel/zero/shard_offload.h"
 
 namespace bellows::parallel {
 
@@ -37,6 +39,9 @@ struct ShardedOptimizer::Impl {
   std::vector<Place*> places;                           ///< of each parameter; null: not sharded
   std::unique_ptr<ParameterShards> sharded_parameters;  ///< stage 3 on several ranks
   std::unique_ptr<GradientShards> gradients;            ///< stages 2 and 3
+  ShardMemory memory = {};                              ///< of the shards in stage 3
+  std::shared_ptr<BucketFile> gradient_file = {};       ///< null: gradients are in memory
+  std::unique_ptr<BucketSteps> bucket_steps = {};       ///< null: all parameters step together
   bool unfinished = false;                              ///< a step() threw while it updated weights
   at::Tensor grad_scale, found_inf;                     ///< for the next step
 };
@@ -63,6 +68,11 @@ void check_shardable(const torch::optim::Optimizer* optimizer, const ShardOption
                       *dtype, ".");
   TORCH_CHECK_VALUE(options.bucket_bytes > 0, "zero_optimizer: expected bucket_bytes above 0, got ",
                     options.bucket_bytes, ".");
+  TORCH_CHECK_VALUE(options.stage == 3 || options.offload_parameters == Offload::none,
+                    "zero_optimizer: offload_parameters needs stage 3, got stage ", options.stage,
+                    ", in which every rank has complete parameters.");
+  TORCH_CHECK_VALUE(options.offload_window_bytes > 0, "zero_optimizer: expected offload_window_bytes above 0, got ",
+                    options.offload_window_bytes, ".");
   TORCH_CHECK_VALUE(optimizer, "zero_optimizer: expected an optimizer, got null.");
   TORCH_CHECK_VALUE(!dynamic_cast<const ShardedOptimizer*>(optimizer),
                     "zero_optimizer: this optimizer is already sharded.");
@@ -207,11 +217,7 @@ std::unordered_map<const at::TensorImpl*, Place*> places_by_parameter(Layout& la
 /// The range of the parameter that this rank holds in stage 3, instead of the range that it updates.
 Place held_part(const Layout& layout, const Place& place, const ShardGroups& groups) {
   const Unit& unit = layout.units[place.unit];
-  if (!unit.shard.defined()) return place;
-  const int64_t start = unit.slice * groups.shard.rank();
-  Place held = place.with_range(start, start + unit.slice);
-  held.piece = unit.shard.narrow(0, held.count > 0 ? held.offset + held.begin - start : 0, held.count);
-  return held;
+  return unit.shard.defined() ? place.held_by(groups.shard.rank(), unit) : place;
 }
 
 void put_pieces(ShardedOptimizer::Impl& impl) {
@@ -273,7 +279,12 @@ at::Tensor ShardedOptimizer::step(LossClosure closure) {
   take_gradients();
   impl_->unfinished = true;
   if (impl_->sharded_parameters) impl_->sharded_parameters->release();
-  impl_->local->step();
+  const at::Tensor grad_scale = std::exchange(impl_->grad_scale, {}), found_inf = std::exchange(impl_->found_inf, {});
+  if (impl_->bucket_steps) {
+    impl_->bucket_steps->step(grad_scale, found_inf);
+  } else {
+    impl_->local->step();
+  }
   drop_gradients();
   if (impl_->sharded_parameters) {
     impl_->sharded_parameters->exchange_parts();
@@ -386,7 +397,62 @@ void ShardedOptimizer::set_grad_scale(at::Tensor grad_scale, at::Tensor found_in
   TORCH_CHECK_VALUE(
       scaled,
       "ShardedOptimizer::set_grad_scale: the optimizer does not support a gradient scale. Call unscale_() first.");
-  scaled->set_grad_scale(std::move(grad_scale), std::move(found_inf));
+  scaled->set_grad_scale(grad_scale, found_inf);
+  impl_->grad_scale = std::move(grad_scale);  // each bucket's step needs both again
+  impl_->found_inf = std::move(found_inf);
+}
+
+OffloadedBytes ShardedOptimizer::offloaded_bytes() const {
+  OffloadedBytes bytes;
+  if (impl_->bucket_steps) {
+    impl_->bucket_steps->wait();
+    const optim::OffloadedStateStats stats = impl_->bucket_steps->stats();
+    bytes = {.file_bytes = stats.file_bytes, .resident_bytes = stats.resident_bytes};
+  }
+  return bytes;
+}
+
+NamedTensors ShardedOptimizer::local_state() const {
+  for (size_t g = 0; g < param_groups_.size(); ++g)
+    impl_->local->param_groups()[g].set_options(param_groups_[g].options().clone());
+  return optim::state_dict(*impl_->local);
+}
+
+void ShardedOptimizer::load_local_state(const NamedTensors& state) {
+  optim::load_state_dict(*impl_->local, state);
+  if (impl_->bucket_steps) impl_->bucket_steps->state_loaded();
+  copy_options_to_groups();
+}
+
+namespace {
+
+void unshard(ShardedOptimizer::Impl& impl) {
+  const c10::NoGradGuard no_grad;
+  impl.gradients.reset(), impl.sharded_parameters.reset(), impl.bucket_steps.reset();
+  NamedTensors options = optim::state_dict(*impl.local);
+  std::erase_if(options, [](const auto& item) { return item.first.starts_with("state."); });
+  optim::load_state_dict(*impl.local, options);  // drops master weights and scales, too
+  impl.local->state().clear();
+  for (const Place& place : impl.layout.places) {
+    const at::Tensor& parameter = place.parameter;
+    const at::Tensor& shard = impl.layout.units[place.unit].shard;
+    if (shard.defined())
+      at::Tensor(parameter).set_data(at::empty_strided(parameter.sizes(), parameter.strides(), shard.options()));
+  }
+  auto parameter = impl.parameters.begin();
+  for (auto& group : impl.local->param_groups()) {
+    for (at::Tensor& piece : group.params()) piece = *parameter++;
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<torch::optim::Optimizer> ShardedOptimizer::unshard() {
+  drop_gradients();
+  parallel::unshard(*impl_);
+  for (size_t g = 0; g < param_groups_.size(); ++g)
+    impl_->local->param_groups()[g].set_options(param_groups_[g].options().clone());
+  return impl_->local;
 }
 
 void ShardedOptimizer::copy_options_to_groups() {
@@ -557,6 +623,7 @@ void ShardedOptimizer::load_shards(const std::vector<comm::Shard>& filled) {
     state.emplace_back(name, run);
   }
   optim::load_state_dict(*impl_->local, state);
+  if (impl_->bucket_steps) impl_->bucket_steps->state_loaded();
   copy_options_to_groups();
 }
 
@@ -595,22 +662,75 @@ ParameterLists list_parameters(const ShardedOptimizer::Impl& impl) {
   return lists;
 }
 
+/// Creates the files for shards of parameters and gradients. Collective.
+void create_files(ShardedOptimizer::Impl& impl) {
+  const ShardOptions& options = impl.options;
+  const bool on_cpu = impl.layout.units.front().flat.is_cpu();
+  TORCH_CHECK_VALUE(on_cpu || options.offload_state == Offload::none || options.offload_parameters != Offload::none,
+                    "zero_optimizer: on an accelerator, offload_state needs offload_parameters, because the host "
+                    "updates only shards that it holds. Set offload_parameters to Offload::host or Offload::file.");
+  impl.memory.host = !on_cpu && options.offload_parameters == Offload::host;
+  const bool gradients = options.stage > 1 && options.offload_state == Offload::file;
+  if (options.offload_parameters != Offload::file && !gradients) return;
+  const auto bytes = [&](size_t units, int parts) {
+    std::vector<int64_t> sizes;
+    for (size_t i = 0; i < units; ++i) {
+      const Unit& unit = impl.layout.units[i];
+      sizes.push_back(unit.slice / parts * static_cast<int64_t>(unit.flat.element_size()));
+    }
+    return sizes;
+  };
+  create_on_all_ranks(impl.all, [&] {
+    const auto make = [&](const std::vector<int64_t>& sizes, const char* user) {
+      return std::make_shared<BucketFile>(sizes, options.offload_folder, options.offload_window_bytes, user);
+    };
+    if (options.offload_parameters == Offload::file)
+      impl.memory.file = make(bytes(impl.layout.units.size(), 1), "offload_parameters");
+    if (gradients)
+      impl.gradient_file = make(bytes(impl.layout.trained_units, impl.groups.state_parts()), "offload_state");
+  });
+}
+
+void read_shards(ShardedOptimizer::Impl& impl, const WeightsSource& weights) {
+  for (size_t i = 0; i < impl.layout.units.size(); ++i) {
+    Unit& unit = impl.layout.units[i];
+    unit.shard = impl.memory.allocate(impl.layout, i);
+    read_shard(unit, impl.layout.places, impl.groups.shard.rank(), weights);
+    impl.memory.finish(i);
+  }
+}
+
 /// Moves the parameters into buckets, and gives all ranks the same values. Collective.
 void distribute_parameters(ShardedOptimizer::Impl& impl, const ParameterLists& lists) {
   const ShardOptions& options = impl.options;
   LayoutOptions how{options.bucket_bytes, block_of(*impl.local, lists.trained), options.units};
   std::optional<WeightsSource> weights;
-  if (!options.weights_file.empty()) how.weights = &weights.emplace(options.weights_file, impl.model, impl.all);
+  if (!options.weights_file.empty()) weights.emplace(options.weights_file, impl.model, impl.all);
+  how.empty = weights.has_value() || options.uninitialized;
   impl.layout = lay_out(lists.trained, lists.frozen, impl.groups, how);
+  create_files(impl);
   if (weights) {
+    read_shards(impl, *weights);
     read(lists.rest, *weights);
     read(impl.model.named_buffers(), *weights);
   }
-  broadcast_from_first(impl.layout, lists.rest, impl.model, impl.all);
-  if (options.stage == 3 && (impl.all.size() > 1 || options.parameter_dtype || weights)) {
+  if (!options.uninitialized) broadcast_from_first(impl.layout, lists.rest, impl.model, impl.all);
+  const bool offloads = impl.memory.file || impl.memory.host;
+  if (options.stage == 3 && (impl.all.size() > 1 || options.parameter_dtype || weights || offloads)) {
     impl.sharded_parameters = std::make_unique<ParameterShards>(
-        impl.layout, impl.groups, ParameterShards::Options{options.reshard_after_forward, options.parameter_dtype});
+        impl.layout, impl.groups,
+        ParameterShards::Options{options.reshard_after_forward, options.parameter_dtype, impl.memory});
   }
+}
+
+/// Lets the optimizer step bucket by bucket if shards, gradients or state are in files. Collective.
+void create_bucket_steps(ShardedOptimizer::Impl& impl) {
+  const ShardOptions& options = impl.options;
+  if (options.offload_parameters != Offload::file && options.offload_state != Offload::file) return;
+  impl.bucket_steps = std::make_unique<BucketSteps>(*impl.local, impl.layout, impl.memory.file, impl.gradient_file);
+  if (options.offload_state != Offload::file) return;
+  create_on_all_ranks(impl.all,
+                      [&] { impl.bucket_steps->offload_state(options.offload_folder, options.offload_window_bytes); });
 }
 
 }  // namespace
@@ -630,8 +750,16 @@ std::shared_ptr<ShardedOptimizer> zero_optimizer(std::shared_ptr<torch::optim::O
   const NamedTensors state = state_before(*impl->local);
   distribute_parameters(*impl, lists);
   put_pieces(*impl);
-  if (options.stage > 1)
-    impl->gradients = std::make_unique<GradientShards>(impl->layout, impl->groups, impl->all, options.reduce_dtype);
+  try {
+    if (options.stage > 1) {
+      impl->gradients = std::make_unique<GradientShards>(impl->layout, impl->groups, impl->all, options.reduce_dtype,
+                                                         impl->gradient_file);
+    }
+    create_bucket_steps(*impl);
+  } catch (...) {
+    unshard(*impl);
+    throw;
+  }
   auto sharded = std::make_shared<ShardedOptimizer>(std::move(impl));
   if (!state.empty()) sharded->load_state_dict(state);
   return sharded;

@@ -520,6 +520,40 @@ class DeepSpeedImport {
     const int64_t stage = integer_at("zero_optimization.stage", 0, 3).value_or(0);
     put("zero_optimization.stage", "data_parallel", strategies[stage]);
     if (stage > 0) import_bucket(stage);
+    if (is_on("zero_optimization.cpu_offload")) put_offload("zero_optimization.cpu_offload", "offload_state", "host");
+    for (const char* path : {"zero_optimization.cpu_offload_param", "zero_optimization.cpu_offload_params"}) {
+      if (is_on(path)) put_offload(path, "offload_parameters", "host");
+    }
+    import_offload("zero_optimization.offload_optimizer", "offload_state");
+    import_offload("zero_optimization.offload_param", "offload_parameters");
+  }
+
+  /// Params: section – with the keys `device` and `nvme_path`; key – of the recipe
+  void import_offload(const std::string& section, const std::string& key) {
+    const std::string device_path = section + ".device", folder_path = section + ".nvme_path";
+    const std::string device = text_at(device_path);
+    if (device.empty() || device == "none") return;
+    if (device == "cpu") return put_offload(device_path, key, "host");
+    if (device != "nvme") reject(device_path, "none, cpu or nvme", *value_of(device_path));
+    const DsJson* folder = value_of(folder_path);
+    if (!folder || folder->get<std::string>().empty()) {
+      report(device_path, c10::str("nvme_path has no value. Set ", key, ": file and offload_shard_folder."));
+      return;
+    }
+    const auto path = folder->get<std::string>();
+    const std::string before = result_.recipe.offload_shard_folder;
+    if (!before.empty() && before != path)
+      return report(folder_path, c10::str(key, " also uses offload_shard_folder, which is ", before, "."));
+    put_offload(device_path, key, "file", path);
+  }
+
+  void put_offload(const std::string& path, const std::string& key, const std::string& place,
+                   const std::string& folder = {}) {
+    const std::string& strategy = result_.recipe.data_parallel;
+    const bool fits = key == "offload_parameters" ? strategy == "zero3" : strategy.starts_with("zero");
+    if (!fits) return report(path, c10::str(key, " does not work with data_parallel ", strategy, "."));
+    put(path, key, place);
+    if (!folder.empty()) put(path, "offload_shard_folder", folder);
   }
 
   /// DeepSpeed counts the elements of a bucket. Its defaults do not replace the default of the recipe.

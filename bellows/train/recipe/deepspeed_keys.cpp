@@ -9,9 +9,8 @@ namespace {
 constexpr std::string_view ds_amp_level = "Set amp_level: O3 to keep weights and gradients in 16 bits.";
 constexpr std::string_view ds_average = "Bellows averages gradients without scaling them first. Only rounding differs.";
 constexpr std::string_view ds_one_bit = "1-bit compression is not available.";
-constexpr std::string_view ds_offload =
-    "Offloading to the CPU or to a disk is not available in a recipe. To save memory, set data_parallel: zero3, "
-    "optimizer_state: int8 or recompute: blocks.";
+constexpr std::string_view ds_zenflow =
+    "The optimizer step waits for all gradients. Set offload_state to offload the optimizer.";
 constexpr std::string_view ds_run_folder = "Logs are written to the run folder. Set run_folder.";
 constexpr std::string_view ds_two_buckets =
     "Bellows keeps two buckets of complete parameters in memory. Set bucket_mb or shard_units.";
@@ -180,11 +179,26 @@ constexpr DeepSpeedKey ds_keys[] = {
     {"zero_optimization.enable_sanity_checks", DeepSpeedKind::boolean},
     {"zero_optimization.save_muon_momentum_buffer_in_memory", DeepSpeedKind::boolean},
     {"zero_optimization.sub_group_size", DeepSpeedKind::integer},
-    {"zero_optimization.offload_optimizer", DeepSpeedKind::feature, "device", ds_offload},
-    {"zero_optimization.offload_param", DeepSpeedKind::feature, "device", ds_offload},
-    {"zero_optimization.cpu_offload", DeepSpeedKind::boolean, "false", ds_offload},
-    {"zero_optimization.cpu_offload_param", DeepSpeedKind::boolean, "false", ds_offload},
-    {"zero_optimization.cpu_offload_params", DeepSpeedKind::boolean, "false", ds_offload},
+    {"zero_optimization.offload_optimizer", DeepSpeedKind::section},
+    {"zero_optimization.offload_optimizer.device", DeepSpeedKind::text, "*", "", "offload_state"},
+    {"zero_optimization.offload_optimizer.nvme_path", DeepSpeedKind::text, "*", "", "offload_shard_folder"},
+    {"zero_optimization.offload_optimizer.ratio", DeepSpeedKind::number, "1", "All optimizer state is offloaded."},
+    {"zero_optimization.offload_optimizer.buffer_count", DeepSpeedKind::integer},
+    {"zero_optimization.offload_optimizer.pin_memory", DeepSpeedKind::boolean},
+    {"zero_optimization.offload_optimizer.pipeline", DeepSpeedKind::boolean},
+    {"zero_optimization.offload_optimizer.pipeline_read", DeepSpeedKind::boolean},
+    {"zero_optimization.offload_optimizer.pipeline_write", DeepSpeedKind::boolean},
+    {"zero_optimization.offload_optimizer.fast_init", DeepSpeedKind::boolean},
+    {"zero_optimization.offload_param", DeepSpeedKind::section},
+    {"zero_optimization.offload_param.device", DeepSpeedKind::text, "*", "", "offload_parameters"},
+    {"zero_optimization.offload_param.nvme_path", DeepSpeedKind::text, "*", "", "offload_shard_folder"},
+    {"zero_optimization.offload_param.buffer_count", DeepSpeedKind::integer},
+    {"zero_optimization.offload_param.buffer_size", DeepSpeedKind::integer},
+    {"zero_optimization.offload_param.max_in_cpu", DeepSpeedKind::integer},
+    {"zero_optimization.offload_param.pin_memory", DeepSpeedKind::boolean},
+    {"zero_optimization.cpu_offload", DeepSpeedKind::boolean, "*", "", "offload_state"},
+    {"zero_optimization.cpu_offload_param", DeepSpeedKind::boolean, "*", "", "offload_parameters"},
+    {"zero_optimization.cpu_offload_params", DeepSpeedKind::boolean, "*", "", "offload_parameters"},
     {"zero_optimization.cpu_offload_use_pin_memory", DeepSpeedKind::boolean},
     {"zero_optimization.stage3_max_live_parameters", DeepSpeedKind::integer, "1000000000", ds_two_buckets},
     {"zero_optimization.stage3_max_reuse_distance", DeepSpeedKind::integer, "1000000000", ds_two_buckets},
@@ -207,7 +221,7 @@ constexpr DeepSpeedKey ds_keys[] = {
     {"zero_optimization.zero_quantized_nontrainable_weights", DeepSpeedKind::boolean, "false", ds_quantized_sharding},
     {"zero_optimization.zero_quantized_gradients", DeepSpeedKind::boolean, "false", ds_quantized_sharding},
     {"zero_optimization.zeropp_loco_param", DeepSpeedKind::feature, "", ds_quantized_sharding},
-    {"zero_optimization.zenflow", DeepSpeedKind::feature, "", ds_offload},
+    {"zero_optimization.zenflow", DeepSpeedKind::feature, "", ds_zenflow},
     {"zero_optimization.leaf_module", DeepSpeedKind::feature, "", "Set shard_units to gather a module as a whole."},
     {"aio", DeepSpeedKind::any},  // only for offloading to a disk, which is reported
 

@@ -66,6 +66,33 @@ void check_mesh_keys(const Recipe& recipe, const std::string& where) {
                     ". Use zero3, or set shard_frozen: false.");
 }
 
+void check_offload_keys(const Recipe& recipe, const std::string& where) {
+  const std::string &parameters = recipe.offload_parameters, &state = recipe.offload_state;
+  TORCH_CHECK_VALUE(parameters == "none" || recipe.data_parallel == "zero3", "recipe: ", where,
+                    ": offload_parameters = ", parameters, " works only with data_parallel zero3, got ",
+                    recipe.data_parallel,
+                    ", which keeps complete parameters on each rank. Use zero3, or set "
+                    "offload_parameters: none.");
+  TORCH_CHECK_VALUE(state == "none" || recipe.data_parallel.starts_with("zero"), "recipe: ", where,
+                    ": offload_state = ", state, " works only with data_parallel zero1, zero2 and zero3, got ",
+                    recipe.data_parallel, ". Use one of them, or set offload_state: none.");
+  const bool file = parameters == "file" || state == "file";
+  TORCH_CHECK_VALUE(!file || !recipe.offload_shard_folder.empty(), "recipe: ", where,
+                    ": offload_parameters or offload_state = file needs offload_shard_folder. Set it to a folder on a "
+                    "fast disk.");
+  TORCH_CHECK_VALUE(file || recipe.offload_shard_folder.empty(), "recipe: ", where,
+                    ": offload_shard_folder = ", recipe.offload_shard_folder,
+                    " is used only by offload_parameters and offload_state = file. Set one of them to file, or remove "
+                    "offload_shard_folder.");
+  TORCH_CHECK_VALUE(!file || !recipe.allocator_reuse, "recipe: ", where,
+                    ": allocator_reuse = true keeps the memory that offloading to a file frees. Set allocator_reuse: "
+                    "false.");
+  TORCH_CHECK_VALUE(state == "none" || parameters != "none" || recipe.device.starts_with("cpu"), "recipe: ", where,
+                    ": offload_state = ", state, " with device = ", recipe.device,
+                    " needs offload_parameters = host or file, because the host updates only shards that it holds. Set "
+                    "offload_parameters: host.");
+}
+
 }  // namespace
 
 Recipe with_total_batch(Recipe recipe, int64_t ranks) {
@@ -116,6 +143,7 @@ void check_rank_keys(const Recipe& recipe, const std::string& where) {
                     ": reshard_after_forward = false works only with data_parallel zero3, got ", recipe.data_parallel,
                     ". Use zero3, or set reshard_after_forward: true.");
   check_mesh_keys(recipe, where);
+  check_offload_keys(recipe, where);
   const std::string varies = recipe.reproducible_ranks > 0 ? depends_on_ranks(recipe) : "";
   TORCH_CHECK_VALUE(varies.empty(), "recipe: ", where, ": reproducible_ranks = ", recipe.reproducible_ranks, ", but ",
                     varies, ". Set reproducible_ranks: 0, or change the other setting.");

@@ -14,6 +14,7 @@
 #include "bellows/system/file.h"
 #include "bellows/train/recipe/key_checks.h"
 #include "bellows/train/recipe/rank_keys.h"
+#include "bellows/train/recipe/recipe_overlay.h"
 
 namespace bellows::train {
 
@@ -368,6 +369,20 @@ constexpr Row table[] = {
      &Recipe::shard_state_over_all,
      {},
      "with a mesh and zero2 or zero3, divide the optimizer state over all ranks, not only over the axis shard"},
+    {"offload_parameters", &Recipe::offload_parameters, "none, host, file",
+     "with zero3, where shards of parameters are stored between uses. host: memory of the host, no change on the CPU. "
+     "file: a scratch file in offload_shard_folder",
+     false},
+    {"offload_state", &Recipe::offload_state, "none, host, file",
+     "with zero1 to zero3, where optimizer state and shards of gradients are stored. host: memory of the host, no "
+     "change on the CPU. file: a scratch file in offload_shard_folder",
+     false},
+    {"offload_shard_folder",
+     &Recipe::offload_shard_folder,
+     {},
+     "folder on a fast disk for the scratch files of offload_parameters and offload_state. Each rank may use another "
+     "folder",
+     false},
     {"reproducible_ranks",
      &Recipe::reproducible_ranks,
      {0, 1024},
@@ -393,7 +408,8 @@ constexpr Row table[] = {
     {"async_checkpoints",
      &Recipe::async_checkpoints,
      {},
-     "write checkpoints in the background while training continues",
+     "write checkpoints in the background while training continues. Not with offload_shard_folder, because the copy "
+     "of the state would be in memory",
      false},
     {"log", &Recipe::log, {}, "log formats, separated by commas: csv, json, tensorboard. Empty: no log", false},
     {"trace_steps",
@@ -614,9 +630,8 @@ std::string value_text(const Row& row, const Recipe& recipe) {
       row.member);
 }
 
-}  // namespace
-
-Recipe Recipe::parse(std::string_view text, std::string_view where) {
+/// Returns `recipe` with the settings in the text.
+Recipe parse_over(Recipe recipe, std::string_view text, std::string_view where) {
   TORCH_CHECK_VALUE(text.find('\0') == std::string_view::npos, "recipe: ", where, ": the file is not a text file.");
   YAML::Node root;
   try {
@@ -628,7 +643,6 @@ Recipe Recipe::parse(std::string_view text, std::string_view where) {
     TORCH_CHECK_VALUE(false, "recipe: ", where, ", line ", error.mark.line + 1,
                       ": the file is not valid YAML: ", error.msg, ".");
   }
-  Recipe recipe;
   if (root.IsNull()) return recipe;
   TORCH_CHECK_VALUE(root.IsMap(), "recipe: ", where, ": expected lines of the form `key: value`, found other content.");
   std::set<std::string> seen;
@@ -647,11 +661,25 @@ Recipe Recipe::parse(std::string_view text, std::string_view where) {
   return recipe;
 }
 
-Recipe Recipe::load(const std::string& path) {
-  const std::string text = read_text_file(path);
+std::string recipe_text(const std::string& path) {
+  std::string text = read_text_file(path);
   TORCH_CHECK_VALUE(text.find(':') != std::string::npos, "recipe: ", path,
                     ": expected lines of the form `key: value`, ", text.empty() ? "the file is empty." : "found none.");
-  return parse(text, path);
+  return text;
+}
+
+}  // namespace
+
+Recipe Recipe::parse(std::string_view text, std::string_view where) {
+  return parse_over({}, text, where);
+}
+
+Recipe Recipe::load(const std::string& path) {
+  return parse_over({}, recipe_text(path), path);
+}
+
+Recipe load_over(const Recipe& base, const std::string& path) {
+  return parse_over(base, recipe_text(path), path);
 }
 
 void Recipe::set(std::string_view key_equals_value) {

@@ -99,6 +99,9 @@ struct Recipe {
   bool shard_frozen = false;
   std::string mesh;
   bool shard_state_over_all = false;
+  std::string offload_parameters = "none";
+  std::string offload_state = "none";
+  std::string offload_shard_folder;
   int64_t reproducible_ranks = 0;
 
   // Output: checkpoints, logs, traces.

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <functional>
 #include <optional>
+#include <vector>
 
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/comm/group.h"
@@ -12,25 +12,42 @@ namespace bellows::train {
 /// Throws: c10::ValueError if a run with this recipe cannot continue when ranks are lost
 void check_replaceable_ranks(const Recipe& recipe);
 
+/// The number of ranks that together hold a replica of the model: the axis `shard` of the mesh, or 1.
+int ranks_per_replica(const Recipe& recipe);
+
+/// Progress increases with each step. Within a step, it increases with the evaluation and the end of an epoch.
+constexpr int64_t progress_per_step = 4;
 /// Values of `progress` of a process that has no state.
 constexpr int64_t at_start = -1, no_progress = -2;
 
+/// The part of the run's state that a rank holds after some progress.
+struct Version {
+  int64_t progress = at_start;
+  checkpoint::State state;
+};
+
+/// The state with which a rank enters a new world.
+struct OwnState {
+  /// Up to two versions, the newest first. Ranks that shard the state may have made the last step or not, so each of them
+  /// needs the version before it, too.
+  std::vector<Version> versions = {};
+  bool is_new = false;  ///< without versions: whether the process took the place of a lost one
+  bool saving = false;  ///< whether this rank was writing a checkpoint
+};
+
 /// The agreement of the ranks of a new world.
 struct Newest {
-  /// The state from which all ranks continue, without generators; none if all ranks have made the same progress.
-  std::optional<checkpoint::State> state;
-  int64_t progress = 0;
+  /// The version from which this rank continues; none if no rank has made progress. If the ranks had made different
+  /// progress, the generators are missing.
+  std::optional<Version> version;
   bool save = false;  ///< whether a rank needs a new checkpoint
 };
 
-/// Brings the ranks of a new world to the same step. If their progress differs, the rank that is farthest sends its state
-/// to all ranks. Collective.
-/// Params:  progress – increases with each step; at_start if this process has just started, and no_progress if it also
-///                     took the place of a lost rank
-///          save – whether this rank was writing a checkpoint
-///          own – returns the state of this rank
-/// Throws:  c10::Error if all ranks with a state were lost
-Newest newest_state(const comm::Group& ranks, int64_t progress, bool save,
-                    const std::function<checkpoint::State()>& own);
+/// Brings the ranks of a new world to the same step: the newest one of which all parts are left. Ranks without their part
+/// of it get the part from a rank that has the same position in its replica. Collective.
+/// Params:  ranks_per_replica – rank r holds part r % ranks_per_replica of the state
+/// Cost:    each part is sent only to the ranks that lack it
+/// Throws:  c10::Error if parts of the state were lost
+Newest newest_state(const comm::Group& ranks, int ranks_per_replica, const OwnState& own);
 
 }  // namespace bellows::train

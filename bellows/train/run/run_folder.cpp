@@ -32,7 +32,9 @@ void check_finite(const checkpoint::ShardedState& state) {
 }  // namespace
 
 RunFolder::RunFolder(const Recipe& recipe, const comm::Group* ranks)
-    : path_(recipe.run_folder), async_(recipe.async_checkpoints), save_top_k_(recipe.save_top_k) {
+    : path_(recipe.run_folder),
+      async_(recipe.async_checkpoints && recipe.offload_shard_folder.empty()),
+      save_top_k_(recipe.save_top_k) {
   if (!ranks) {
     own_.emplace(path_, recipe.save_total_limit);
     return;

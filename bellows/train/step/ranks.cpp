@@ -24,6 +24,7 @@
 #include "bellows/parallel/hooks/hooks.h"
 #include "bellows/parallel/sync_batch_norm.h"
 #include "bellows/parallel/zero/zero_optimizer.h"
+#include "bellows/system/allocator_reuse.h"
 #include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/recipe/replica_keys.h"
 #include "bellows/train/task.h"
@@ -63,9 +64,19 @@ std::shared_ptr<parallel::GradientHook> hook_of(const Recipe& recipe) {
 
 /// The settings that must be equal on all ranks, one per line. File locations may differ between machines.
 std::vector<std::string> common_part(const Job& job, const DataPrints& prints) {
-  const std::set<std::string_view> own = {"data",           "eval_data",  "subset",         "weights",
-                                          "model",          "device",     "num_workers",    "prefetch",
-                                          "image_cache_mb", "run_folder", "offload_folder", "offload_reserve_mb"};
+  const std::set<std::string_view> own = {"data",
+                                          "eval_data",
+                                          "subset",
+                                          "weights",
+                                          "model",
+                                          "device",
+                                          "num_workers",
+                                          "prefetch",
+                                          "image_cache_mb",
+                                          "run_folder",
+                                          "offload_folder",
+                                          "offload_reserve_mb",
+                                          "offload_shard_folder"};
   std::vector<std::string> lines = {
       "training data: " + prints.train, "held-out data: " + (job.eval ? prints.eval : "none"),
       std::string("checkpoints: ") + (job.recipe.run_folder.empty() ? "none" : "in a run_folder")};
@@ -89,11 +100,26 @@ void check_batch_per_rank(const Job& job) {
                     ", but the data has batches of ", batch, ". Set the batch of the data, or batch_size_per_rank: 0.");
 }
 
+parallel::Offload offload_of(const std::string& place) {
+  if (place == "file") return parallel::Offload::file;
+  return place == "host" ? parallel::Offload::host : parallel::Offload::none;
+}
+
 parallel::ShardOptions shard_options(const Recipe& recipe, int stage) {
   return {.stage = stage,
           .bucket_bytes = recipe.bucket_mb << 20,
           .units = split_list(recipe.shard_units),
-          .reshard_after_forward = recipe.reshard_after_forward};
+          .reshard_after_forward = recipe.reshard_after_forward,
+          .offload_parameters = offload_of(recipe.offload_parameters),
+          .offload_state = offload_of(recipe.offload_state),
+          .offload_folder = recipe.offload_shard_folder};
+}
+
+/// The mesh of the job's ranks. If ranks were lost, fewer replicas are left.
+std::vector<comm::MeshAxis> mesh_of(const Job& job) {
+  std::vector<comm::MeshAxis> axes = parse_mesh(job.recipe.mesh);
+  if (job.elastic) axes.front().size = job.ranks->size() / axes.back().size;
+  return axes;
 }
 
 /// See Ranks::local_model().
@@ -129,7 +155,7 @@ Ranks::Ranks(Job& job) : model_(job.model) {
       "train: sample_stats works only with one process. Set sample_stats: false, or train with one process.");
   state_ = std::make_unique<State>(State{.group = *job.ranks, .model = job.model, .strategy = recipe.data_parallel});
   const comm::Group& group = state_->group;
-  state_->prints = train::data_prints(job);
+  state_->prints = job.prints ? *job.prints : train::data_prints(job);
   check_same_recipe(job, state_->prints, group);
   state_->elastic = job.elastic != nullptr;
   state_->fills_in_order = recipe.reproducible_ranks > 0;
@@ -142,7 +168,12 @@ Ranks::Ranks(Job& job) : model_(job.model) {
     state_->ddp.emplace(job.model, group,
                         parallel::DistributedOptions{.hook = hook_of(recipe), .bucket_bytes = recipe.bucket_mb << 20});
   }
-  shard_optimizers(job, stage);
+  try {
+    shard_optimizers(job, stage);
+  } catch (...) {  // the job is divided again if the cause was a lost rank
+    unshard(job);
+    throw;
+  }
   for (const at::Tensor& parameter : job.model.parameters()) {
     if (parameter.requires_grad()) state_->trained.push_back(parameter);
   }
@@ -156,12 +187,14 @@ void Ranks::shard_optimizers(Job& job, int stage) {
   const Recipe& recipe = job.recipe;
   const comm::Group& group = state_->group;
   if (stage == 0) return;
-  if (!recipe.mesh.empty()) state_->mesh.emplace(group, parse_mesh(recipe.mesh));
+  if (!recipe.mesh.empty()) state_->mesh.emplace(group, mesh_of(job));
   for (auto& optimizer : job.optimizers) {
     parallel::ShardOptions options = shard_options(recipe, stage);
     options.shard_frozen = recipe.shard_frozen && &optimizer == &job.optimizers.front();
     if (state_->mesh && state_->mesh->size("data") > 1) options.replicas = state_->mesh->group("data");
     options.shard_state_over_replicas = recipe.shard_state_over_all && options.replicas;
+    options.uninitialized = job.state_follows;
+    if (!recipe.offload_shard_folder.empty()) return_freed_memory();
     auto sharded =
         parallel::zero_optimizer(optimizer, job.model, state_->mesh ? state_->mesh->group("shard") : group, options);
     if (stage == 3) state_->sharded_parameters.push_back(sharded);
@@ -227,6 +260,28 @@ at::Tensor Ranks::loss_of_nothing() const {
 bool Ranks::has_equal_share(const data::Batch& batch, int64_t batch_size) const {
   return !state_ || (!state_->skips_samples && batch_size % size() == 0 && batch.size() * size() == batch_size &&
                      batch.consumed() == (batch.index() + 1) * batch_size);
+}
+
+bool Ranks::shards_state() const {
+  return state_ && state_->strategy != "ddp";
+}
+
+NamedTensors Ranks::own_state(const torch::optim::Optimizer& optimizer) {
+  const auto* sharded = dynamic_cast<const parallel::ShardedOptimizer*>(&optimizer);
+  return sharded ? sharded->local_state() : optim::state_dict(optimizer);
+}
+
+void Ranks::load_own_state(torch::optim::Optimizer& optimizer, const NamedTensors& state) {
+  auto* const sharded = dynamic_cast<parallel::ShardedOptimizer*>(&optimizer);
+  sharded ? sharded->load_local_state(state) : optim::load_state_dict(optimizer, state);
+}
+
+void Ranks::unshard(Job& job) {
+  if (state_) state_->sharded_parameters.clear();
+  for (auto& optimizer : job.optimizers) {
+    if (const auto sharded = std::dynamic_pointer_cast<parallel::ShardedOptimizer>(optimizer))
+      optimizer = sharded->unshard();
+  }
 }
 
 bool Ranks::shards_parameters() const {

@@ -60,6 +60,15 @@ class Ranks {
   /// Whether each rank certainly has a sample in this batch. The result is the same on all ranks.
   bool all_have_samples(const data::Batch& batch, int64_t batch_size) const;
 
+  /// Returns whether each rank stores only a part of the optimizer state (zero1, zero2, zero3).
+  bool shards_state() const;
+  /// Returns the state of an optimizer that this rank holds, in the form that a rank with the same shards can load.
+  static NamedTensors own_state(const torch::optim::Optimizer& optimizer);
+  static void load_own_state(torch::optim::Optimizer& optimizer, const NamedTensors& state);
+  /// Gives the job its own optimizers back, without state, so that it can be divided among other ranks. Calls no other
+  /// rank. Afterwards, only destroy this object.
+  void unshard(Job& job);
+
   /// Returns whether each rank stores only a part of the parameters (zero3).
   bool shards_parameters() const;
   /// Functions of ShardedOptimizer for the parameters of all optimizers. If shards_parameters() is false,

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <tuple>
 #include <utility>
 
@@ -23,6 +24,7 @@
 #include "bellows/train/loss.h"
 #include "bellows/train/step/batch_placement.h"
 #include "bellows/train/step/failure_localization.h"
+#include "bellows/train/step/state_copy.h"
 
 namespace bellows::train {
 
@@ -65,6 +67,7 @@ NamedTensors below(const NamedTensors& tensors, const std::string& prefix) {
 }
 
 constexpr const char* averaged_prefix = "average.module.";
+constexpr const char* metrics_prefix = "train_metrics.";
 
 std::string optimizer_prefix(size_t index) {
   return index == 0 ? "" : std::to_string(index) + "/";
@@ -135,6 +138,7 @@ bool TrainLoop::step(bool stop) {
   samples_ += last_batch_size_;
   ++step_;
   between_steps_ = true;
+  updating_ = false;
   return true;
 }
 
@@ -168,6 +172,7 @@ void TrainLoop::take_step(data::Batch first, bool stop) {
   last_batch_size_ = mean.samples();
   if (job_.recipe.on_nan == "skip") put_back_buffers(last_loss_);
   PhaseClock clock;
+  if (job_.elastic && ranks_.shards_state()) keep_state();
   const inspect::TraceScope scope("optimizer");
   if (stepping_.empty()) update_.step(job_.optimizers, mean.divisor());
   if (average_) average_->update_parameters();
@@ -334,7 +339,28 @@ std::vector<at::Tensor> TrainLoop::step_buffers() const {
 
 Job TrainLoop::take_job() {
   rates_.set_base_rates();
+  ranks_.unshard(job_);
   return std::move(job_);
+}
+
+/// All ranks have exchanged their gradients. Therefore, each of them has finished the step before this one.
+void TrainLoop::keep_state() {
+  const eager_guard guard;
+  checkpoint::State state = own_state();
+  std::tie(state.epoch, state.batch) = before_step_;
+  state.batch /= reproducible_.batches_per_batch();
+  std::map<std::string, at::Tensor> buffers;  // before forward
+  size_t index = 0;
+  for (const auto& [name, buffer] : job_.model.named_buffers()) buffers[name] = kept_buffers_[index++];
+  for (auto& [name, tensor] : state.model) {
+    if (const auto found = buffers.find(name); found != buffers.end()) tensor = found->second;
+  }
+  std::erase_if(state.extra, [](const auto& item) { return item.first.starts_with(metrics_prefix); });
+  for (const auto& [name, count] : kept_counts_) state.extra.emplace_back(metrics_prefix + name, count);
+  state.rng.clear();
+  if (!before_update_) before_update_.emplace();
+  copy_state(state, *before_update_);
+  updating_ = true;
 }
 
 void TrainLoop::undo_step() {
@@ -402,13 +428,13 @@ NamedTensors TrainLoop::optimizer_state() const {
   return result;
 }
 
-void TrainLoop::restore_optimizers(const NamedTensors& state, bool own_options) {
+void TrainLoop::restore_optimizers(const NamedTensors& state, bool own_options, bool own_part) {
   for (const auto i : c10::irange(job_.optimizers.size())) {
     NamedTensors own = below(state, optimizer_prefix(i));
     if (i == 0) std::erase_if(own, [](const auto& item) { return item.first.find('/') != std::string::npos; });
     std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;
     for (const auto& group : job_.optimizers[i]->param_groups()) options.push_back(group.options().clone());
-    optim::load_state_dict(*job_.optimizers[i], own);
+    own_part ? Ranks::load_own_state(*job_.optimizers[i], own) : optim::load_state_dict(*job_.optimizers[i], own);
     for (const auto g : c10::irange(own_options ? options.size() : 0)) {
       job_.optimizers[i]->param_groups()[g].set_options(std::move(options[g]));
     }
@@ -422,12 +448,29 @@ NamedTensors TrainLoop::extra_state(const comm::Group* ranks) const {
     for (const auto& [name, value] : part) extra.emplace_back(prefix + name, value);
   };
   append("", update_.state());
-  append("train_metrics.", metrics_.state(ranks));
+  append(metrics_prefix, metrics_.state(ranks));
   append("rates.", rates_.state());
   append("exchange.", ranks_.state());
   append(quantized_training_prefix, quantized_.state());
   if (sample_stats_) append("sample_stats.", sample_stats_->state());
   return extra;
+}
+
+checkpoint::State TrainLoop::own_state() const {
+  checkpoint::State state{.model = ranks_.local_model().state_dict(),
+                          .rng = checkpoint::rng_state(),
+                          .extra = extra_state(nullptr),
+                          .step = step_,
+                          .epoch = epoch_,
+                          .batch = batch_ / reproducible_.batches_per_batch(),
+                          .recipe = job_.recipe.to_yaml()};
+  for (const auto& [name, value] : average_ ? average_->state_dict() : NamedTensors())
+    state.extra.emplace_back("average." + name, value);
+  for (const auto i : c10::irange(job_.optimizers.size())) {
+    for (const auto& [name, value] : Ranks::own_state(*job_.optimizers[i]))
+      state.optimizer.emplace_back(optimizer_prefix(i) + name, value);
+  }
+  return state;
 }
 
 checkpoint::State TrainLoop::state() const {
@@ -483,9 +526,23 @@ checkpoint::ShardedState TrainLoop::sharded_state() const {
   return state;
 }
 
-void TrainLoop::restore(const checkpoint::State& state, bool own_options, bool own_counts) {
-  ranks_.with_full_parameters([&] { checkpoint::restore_model(job_.model, state.model); });
-  restore_optimizers(state.optimizer, own_options);
+/// The weights in the state have the shapes of this rank's parts.
+void TrainLoop::restore_own_weights(const checkpoint::State& state) {
+  const c10::NoGradGuard no_grad;
+  const std::map<std::string, at::Tensor> values(state.model.begin(), state.model.end());
+  for (const auto& [name, tensor] : ranks_.local_model().state_dict()) at::Tensor(tensor).copy_(values.at(name));
+  ranks_.release_parameters();
+  if (average_) average_->load_state_dict(below(state.extra, "average."));
+}
+
+void TrainLoop::restore(const checkpoint::State& state, bool own_options, bool own) {
+  const bool own_part = own && ranks_.shards_state();
+  if (own_part) {
+    restore_own_weights(state);
+  } else {
+    ranks_.with_full_parameters([&] { checkpoint::restore_model(job_.model, state.model); });
+  }
+  restore_optimizers(state.optimizer, own_options, own_part);
   for (const auto& [name, value] : state.extra) {
     if (name == "samples") samples_ = value.item<int64_t>();
     if (name == "skipped") skipped_ = value.item<int64_t>();
@@ -494,7 +551,7 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options, bool o
   if (!own_options || !below(state.extra, "scaler.").empty()) update_.restore(state.extra);
   metrics_ = TrainMetrics(job_.recipe.train_metrics);
   // Counts in a checkpoint include those of all ranks.
-  if (ranks_.rank() == 0 || own_counts) metrics_.restore(below(state.extra, "train_metrics."));
+  if (ranks_.rank() == 0 || own) metrics_.restore(below(state.extra, metrics_prefix));
   rates_.restore(below(state.extra, "rates."));
   const NamedTensors sample_stats = below(state.extra, "sample_stats.");
   if (sample_stats_ && !(own_options && sample_stats.empty())) sample_stats_->load_state(sample_stats);
@@ -502,7 +559,7 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options, bool o
   if (!own_options || !quantized.empty()) quantized_.restore(quantized);
   if (!own_options) ranks_.restore(below(state.extra, "exchange."));
   if (own_options) rates_.forget();
-  if (average_ && (!own_options || has_average)) restore_average(state.extra);
+  if (average_ && !own_part && (!own_options || has_average)) restore_average(state.extra);
   step_ = state.step;
   epoch_ = state.epoch;
   batch_ = state.batch * reproducible_.batches_per_batch();

@@ -120,15 +120,23 @@ class TrainLoop {
   checkpoint::State state() const;
   /// Returns the part of the state that this rank holds, for checkpoints that all ranks write together. Collective.
   checkpoint::ShardedState sharded_state() const;
+  /// Returns the state that this rank holds: with shards, its part of the model and of the optimizer state, in the form of
+  /// a rank with the same part. Calls no other rank.
+  checkpoint::State own_state() const;
   /// Restores a state.
   /// Params: own_options – keep the job's learning rates and other options instead of those in the state. Parts that
   ///                       the state lacks, such as average and loss scale, then keep their initial values
-  ///         own_counts – whether the state has the training accuracy of this rank alone, not of all ranks
-  void restore(const checkpoint::State& state, bool own_options = false, bool own_counts = false);
+  ///         own – whether the state is the result of own_state(), on this rank or on a rank with the same part
+  void restore(const checkpoint::State& state, bool own_options = false, bool own = false);
 
   /// After an exception in step(): restores buffers and data position, so that the step can be repeated. Weights do not
   /// change before the ranks have exchanged all gradients.
   void undo_step();
+  /// If ranks can be lost and the state is sharded: a copy of own_state() before the update of the last step, because
+  /// ranks that were lost may have made this update, and others not. The copy has no generators.
+  const std::optional<checkpoint::State>& state_before_update() const { return before_update_; }
+  /// Whether an exception ended an update of sharded state. The state of this rank may then be incomplete.
+  bool update_failed() const { return updating_; }
   /// Whether the ranks agreed in the last step to join another world. The result is the same on all ranks.
   bool rejoin() const { return rejoin_; }
   /// Returns the job, for another loop. Afterwards, only destroy this loop.
@@ -157,11 +165,13 @@ class TrainLoop {
   std::vector<at::Tensor> step_buffers() const;
   void keep_buffers();
   void put_back_buffers(const at::Tensor& loss);
+  void keep_state();
+  void restore_own_weights(const checkpoint::State& state);
   void take_gradients();
   int64_t batches_per_step() const;
   NamedTensors optimizer_state() const;
   NamedTensors extra_state(const comm::Group* ranks) const;
-  void restore_optimizers(const NamedTensors& state, bool own_options);
+  void restore_optimizers(const NamedTensors& state, bool own_options, bool own_part);
 
   Job job_;
   Ranks ranks_;  ///< modifies the job
@@ -191,6 +201,8 @@ class TrainLoop {
   int64_t epoch_ = 0, batch_ = 0;
   std::pair<int64_t, int64_t> before_step_;  ///< epoch_ and batch_ before the last step
   NamedTensors kept_counts_;                 ///< of metrics_ before the last step
+  std::optional<checkpoint::State> before_update_;
+  bool updating_ = false;
   bool stop_ = false, rejoin_ = false, between_steps_ = true;
   bool started_ = false;    ///< the loader is at (epoch_, batch_)
   bool delivered_ = false;  ///< the loader has returned a batch in this epoch

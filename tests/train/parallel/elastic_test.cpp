@@ -6,7 +6,6 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <random>
 #include <thread>
 
@@ -14,7 +13,7 @@
 #include "bellows/io/tensors/safetensors.h"
 #include "bellows/train/trainer.h"
 #include "tests/cli/process.h"
-#include "tests/train/parallel/elastic_job.h"
+#include "tests/train/parallel/elastic_results.h"
 
 namespace bellows::train {
 namespace {
@@ -26,7 +25,7 @@ std::vector<pid_t> training_ranks(const std::string& folder) {
   std::vector<pid_t> ranks;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (!name.starts_with("steps-")) continue;
+    if (!name.starts_with("steps-") || name.ends_with(".part")) continue;
     const pid_t pid = std::stoi(name.substr(6));
     if (::kill(pid, 0) == 0) ranks.push_back(pid);
   }
@@ -85,46 +84,21 @@ class Killer {
   std::chrono::steady_clock::time_point next_;
 };
 
-NamedTensors trained_alone(Recipe recipe, const std::string& folder) {
-  recipe.run_folder = folder;
-  Job job = elastic_job(recipe);
-  const Model model = job.model;
-  Trainer(recipe).fit(std::move(job));
-  return model.state_dict();
-}
-
-void expect_close(const NamedTensors& got, const NamedTensors& expected) {
-  std::map<std::string, at::Tensor> by_name(got.begin(), got.end());
-  ASSERT_EQ(by_name.size(), expected.size());
-  for (const auto& [name, tensor] : expected) {
-    ASSERT_TRUE(by_name.contains(name)) << name;
-    const bool close = at::allclose(by_name.at(name), tensor, /*rtol=*/1e-8, /*atol=*/1e-10);
-    EXPECT_TRUE(close) << name << " differs by " << (by_name.at(name) - tensor).abs().max().item<double>();
-  }
-}
-
-/// The steps in a log, in the order of its rows.
-std::vector<int64_t> logged_steps(const std::string& path) {
-  std::ifstream file(path);
-  std::vector<int64_t> steps;
-  std::string line;
-  std::getline(file, line);
-  while (std::getline(file, line)) steps.push_back(std::stoll(line));
-  return steps;
-}
-
 /// Runs a job on `ranks` ranks, loses `losses` of them, and compares the weights with those of one process. Every step
 /// uses all samples of its batch exactly once; otherwise, the weights would be others.
-void expect_losses_change_no_result(int ranks, int losses) {
+void expect_losses_change_no_result(int ranks, int losses, const std::vector<std::string>& settings = {}) {
   const int64_t epochs = 60 + 25 * losses;
   const cli::Scratch scratch;
-  cli::Process process({.arguments = {"launch", "-n", std::to_string(ranks), "--max-restarts", "1000", "--replace-lost",
-                                      "--", BELLOWS_BIN_DIR "/elastic_rank", scratch.path(), std::to_string(epochs)}});
+  cli::Launch launch{.arguments = {"launch", "-n", std::to_string(ranks), "--max-restarts", "1000", "--replace-lost",
+                                   "--", BELLOWS_BIN_DIR "/elastic_rank", scratch.path(), std::to_string(epochs)}};
+  launch.arguments.insert(launch.arguments.end(), settings.begin(), settings.end());
+  cli::Process process(launch);
   Killer killer(scratch.path(), losses);
   const auto poll = [&](const cli::Outcome&) {
     killer.look();
     return false;
   };
+  std::ofstream(scratch / "go") << "1";
   process.wait_until(poll, 1200);
   const cli::Outcome outcome = process.finish();
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -143,6 +117,11 @@ TEST(ElasticRanks, LostReplicasChangeNoResult) {
 // Until the new process joins, one rank has all samples.
 TEST(ElasticRanks, OneRankMayBeLeft) {
   expect_losses_change_no_result(2, 2);
+}
+
+// The steps are recorded and compiled again in each world.
+TEST(ElasticRanks, LostReplicasOfCompiledTrainingChangeNoResult) {
+  expect_losses_change_no_result(3, 3, {"compile=step"});
 }
 
 // A stop while a new process joins: the others save a checkpoint.
@@ -169,6 +148,7 @@ TEST(ElasticRanks, TooManyLossesEndTheJob) {
   const cli::Scratch scratch;
   cli::Process process({.arguments = {"launch", "-n", "2", "--max-restarts", "1", "--replace-lost", "--",
                                       BELLOWS_BIN_DIR "/elastic_rank", scratch.path(), "10000"}});
+  std::ofstream(scratch / "go") << "1";
   Killer killer(scratch.path(), 2);
   const auto poll = [&](const cli::Outcome&) {
     killer.look();
@@ -185,7 +165,7 @@ TEST(ElasticRanks, UnsupportedRecipesAreRefused) {
       cli::run_bellows({"launch", "-n", "2", "--max-restarts", "1", "--replace-lost", "--", BELLOWS_BIN_DIR "/bellows",
                         "train", "--data", cli::digits() + "/train-000.tar", "--set", "data_parallel=zero1"});
   EXPECT_NE(outcome.exit_code, 0);
-  EXPECT_THAT(outcome.err, HasSubstr("so data_parallel must be ddp, got zero1"));
+  EXPECT_THAT(outcome.err, HasSubstr("data_parallel = zero1 needs a second copy of each shard of the state"));
 }
 
 TEST(ElasticRanks, TheLauncherChecksItsOptions) {

@@ -271,18 +271,45 @@ TEST(DeepSpeedConfig, CommunicationInLowPrecisionDependsOnTheStage) {
   EXPECT_THAT(not_imported(imported(sums, 2)), ElementsAre("data_types.grad_accum_dtype"));
 }
 
-TEST(DeepSpeedConfig, OffloadingAndQuantizedShardsAreReported) {
+TEST(DeepSpeedConfig, OffloadingIsImportedAndQuantizedShardsAreReported) {
   const ImportedRecipe none = imported(
       R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "none", "nvme_path": "/x"},
           "offload_param": {}, "zero_quantized_weights": false, "zero_hpz_partition_size": 1}})");
   EXPECT_THAT(none.unsupported, IsEmpty());
+  EXPECT_EQ(none.recipe.offload_state, "none");
   const ImportedRecipe all = imported(
-      R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": true},
+      R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": true, "ratio": 0.5},
           "offload_param": {"device": "nvme"}, "zero_quantized_gradients": true, "overlap_comm": true},
           "aio": {"block_size": 262144}})");
-  EXPECT_THAT(not_imported(all), ElementsAre("zero_optimization.offload_optimizer", "zero_optimization.offload_param",
-                                             "zero_optimization.zero_quantized_gradients"));
-  EXPECT_THAT(report_on(all, "zero_optimization.offload_param"), HasSubstr("{\"device\":\"nvme\"}: Offloading"));
+  EXPECT_EQ(all.recipe.offload_state, "host");
+  EXPECT_EQ(all.recipe.offload_parameters, "none");
+  EXPECT_THAT(not_imported(all),
+              ElementsAre("zero_optimization.offload_optimizer.ratio", "zero_optimization.offload_param.device",
+                          "zero_optimization.zero_quantized_gradients"));
+  EXPECT_THAT(report_on(all, "zero_optimization.offload_param.device"), HasSubstr("nvme_path has no value"));
+}
+
+TEST(DeepSpeedConfig, OffloadingToADiskUsesOneFolder) {
+  const ImportedRecipe disk = imported(
+      R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/fast"},
+          "offload_param": {"device": "nvme", "nvme_path": "/fast", "buffer_count": 5}}})");
+  EXPECT_THAT(disk.unsupported, IsEmpty());
+  EXPECT_EQ(disk.recipe.offload_state, "file");
+  EXPECT_EQ(disk.recipe.offload_parameters, "file");
+  EXPECT_EQ(disk.recipe.offload_shard_folder, "/fast");
+  EXPECT_EQ(Recipe::parse(disk.to_yaml()), disk.recipe);
+  const ImportedRecipe two = imported(
+      R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/a"},
+          "offload_param": {"device": "nvme", "nvme_path": "/b"}}})");
+  EXPECT_EQ(two.recipe.offload_shard_folder, "/a");
+  EXPECT_THAT(not_imported(two), ElementsAre("zero_optimization.offload_param.nvme_path"));
+  const ImportedRecipe old = imported(R"({"zero_optimization": {"stage": 2, "cpu_offload": true,
+                                         "cpu_offload_params": true}})");
+  EXPECT_EQ(old.recipe.offload_state, "host");
+  EXPECT_THAT(report_on(old, "zero_optimization.cpu_offload_params"),
+              HasSubstr("does not work with data_parallel zero2"));
+  EXPECT_THAT(import_error(R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "gpu"}}})"),
+              HasSubstr("zero_optimization.offload_param.device: expected none, cpu or nvme, found \"gpu\"."));
 }
 
 TEST(DeepSpeedConfig, ActivationCheckpointingRecomputesBlocks) {
@@ -398,15 +425,17 @@ TEST(DeepSpeedConfig, HuggingFacesZero3ConfigurationWithAuto) {
     "gradient_accumulation_steps": "auto", "gradient_clipping": "auto", "steps_per_print": 2000,
     "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "wall_clock_breakdown": false})",
                                          /*ranks=*/8);
-  EXPECT_THAT(result.changed, ElementsAre("optimizer", "data_parallel", "logging_steps"));
-  EXPECT_EQ(result.to_yaml(), "optimizer: adamw\ndata_parallel: zero3\nlogging_steps: 2000\n");
+  EXPECT_THAT(result.changed,
+              ElementsAre("optimizer", "data_parallel", "offload_parameters", "offload_state", "logging_steps"));
+  EXPECT_EQ(result.to_yaml(),
+            "optimizer: adamw\ndata_parallel: zero3\noffload_parameters: host\noffload_state: host\n"
+            "logging_steps: 2000\n");
   EXPECT_THAT(
       not_imported(result),
       ElementsAre("bf16.enabled", "fp16.enabled", "gradient_accumulation_steps", "gradient_clipping",
                   "optimizer.params.betas", "optimizer.params.eps", "optimizer.params.lr",
                   "optimizer.params.weight_decay", "scheduler.params.warmup_max_lr", "scheduler.params.warmup_min_lr",
                   "scheduler.params.warmup_num_steps", "train_batch_size", "train_micro_batch_size_per_gpu",
-                  "zero_optimization.offload_optimizer", "zero_optimization.offload_param",
                   "zero_optimization.reduce_bucket_size", "zero_optimization.stage3_param_persistence_threshold",
                   "zero_optimization.stage3_prefetch_bucket_size"));
 }

@@ -1,4 +1,4 @@
-#include "cli/ladder_table.h"
+#include "cli/tables/ladder_table.h"
 
 #include <c10/util/StringUtil.h>
 

@@ -1,4 +1,4 @@
-#include "cli/model_table.h"
+#include "cli/tables/model_table.h"
 
 #include <algorithm>
 #include <cmath>

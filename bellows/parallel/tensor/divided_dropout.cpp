@@ -1,0 +1,78 @@
+#include "bellows/parallel/tensor/divided_dropout.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/_safe_softmax.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace bellows::parallel {
+
+namespace {
+
+/// Ones and zeros for a slice of a tensor with `sizes`. As in libtorch, `like` determines dtype and memory layout of
+/// the drawn tensor.
+at::Tensor kept_elements(const at::Tensor& like, at::IntArrayRef sizes, double p, const RandomSlice& slice,
+                         const std::optional<at::Generator>& generator) {
+  if (slice.ranks == 1) return at::empty_like(like).bernoulli_(1 - p, generator);
+  std::vector<int64_t> whole = sizes.vec();
+  const int64_t length = whole[static_cast<size_t>(slice.dim)];
+  whole[static_cast<size_t>(slice.dim)] = length * slice.ranks;
+  return at::empty(whole, like.options()).bernoulli_(1 - p, generator).narrow(slice.dim, slice.rank * length, length);
+}
+
+/// Autocast casts the inputs of attention to its dtype.
+void cast_like_autocast(at::Tensor& x) {
+  if (!at::autocast::is_autocast_enabled(x.device().type())) return;
+  if (x.is_floating_point() && x.scalar_type() != at::kDouble)
+    x = x.to(at::autocast::get_autocast_dtype(x.device().type()));
+}
+
+}  // namespace
+
+at::Tensor dropout_slice(const at::Tensor& x, double p, const RandomSlice& slice,
+                         const std::optional<at::Generator>& generator) {
+  if (p == 1) return x * at::zeros({}, x.options());
+  return x * kept_elements(x, x.sizes(), p, slice, generator).div(1 - p);
+}
+
+AttentionCall::AttentionCall(std::span<const c10::IValue> arguments)
+    : query(arguments[0].toTensor()),
+      key(arguments[1].toTensor()),
+      value(arguments[2].toTensor()),
+      mask(arguments[3].isNone() ? at::Tensor() : arguments[3].toTensor()),
+      dropout(arguments[4].toDouble()),
+      causal(arguments[5].toBool()),
+      grouped(arguments[7].toBool()),
+      scale(arguments[6].toOptional<double>()) {}
+
+at::Tensor attention_slice(const AttentionCall& call, const RandomSlice& slice,
+                           const std::optional<at::Generator>& generator) {
+  at::Tensor query = call.query, key = call.key, value = call.value;
+  for (at::Tensor* x : {&query, &key, &value}) cast_like_autocast(*x);
+  if (call.grouped) {
+    key = key.repeat_interleave(query.size(-3) / key.size(-3), -3);
+    value = value.repeat_interleave(query.size(-3) / value.size(-3), -3);
+  }
+  const double root = std::sqrt(call.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1)))));
+  at::Tensor weights = at::matmul(query * root, key.transpose(-2, -1) * root);
+  at::Tensor mask = call.mask;
+  if (call.causal) mask = at::ones({query.size(-2), key.size(-2)}, query.options().dtype(at::kBool)).tril();
+  if (mask.defined()) {
+    const double hidden = -std::numeric_limits<double>::infinity();
+    weights = mask.scalar_type() == at::kBool ? weights.masked_fill(mask.logical_not(), hidden)
+                                              : weights + mask.to(weights.scalar_type());
+  }
+  weights = at::_safe_softmax(weights, -1);
+  return at::matmul(dropout_slice(weights, call.dropout, slice, generator), value);
+}
+
+}  // namespace bellows::parallel

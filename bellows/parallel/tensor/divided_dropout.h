@@ -1,0 +1,39 @@
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace bellows::parallel {
+
+/// The slice of a tensor that a rank holds, for random numbers.
+struct RandomSlice {
+  int64_t dim = 0, rank = 0, ranks = 1;  ///< with ranks = 1, the tensor is complete
+};
+
+/// Dropout of a slice of a tensor. The mask is drawn for the complete tensor, as one process draws it, and this rank's
+/// slice is used. All ranks must have the same generator state.
+/// Cost: draws the mask of the complete tensor, and allocates it temporarily
+at::Tensor dropout_slice(const at::Tensor& x, double p, const RandomSlice& slice,
+                         const std::optional<at::Generator>& generator);
+
+/// Arguments of at::scaled_dot_product_attention.
+struct AttentionCall {
+  at::Tensor query, key, value, mask;
+  double dropout = 0;
+  bool causal = false, grouped = false;
+  std::optional<double> scale;
+
+  explicit AttentionCall(std::span<const c10::IValue> arguments);
+};
+
+/// Attention with dropout of some of the heads, [N, heads of this rank, T, d]. Dropout is that of dropout_slice().
+/// Numerics: the operators of libtorch's math kernel, which libtorch also uses for dropout on the CPU
+/// Cost:     memory for the weights of all queries and keys, like that kernel
+at::Tensor attention_slice(const AttentionCall& call, const RandomSlice& slice,
+                           const std::optional<at::Generator>& generator);
+
+}  // namespace bellows::parallel

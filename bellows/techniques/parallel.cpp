@@ -1,0 +1,170 @@
+#include <bit>
+#include <utility>
+#include <vector>
+
+#include "bellows/core/error.h"
+#include "bellows/techniques/parallel_technique.h"
+#include "bellows/techniques/technique_rows.h"
+
+namespace bellows::train {
+
+namespace {
+
+const char* const sum_of_ranks = "the gradients of the ranks are added in another order";
+const char* const zero_paper = "arXiv:1910.02054 (ZeRO)";
+
+/// Sets the strategy, and removes the settings of other strategies.
+void set_strategy(Recipe& recipe, const char* strategy) {
+  recipe.data_parallel = strategy;
+  recipe.replicas = 0;
+  recipe.gradient_compression = "none";
+  recipe.reproducible_ranks = 0;
+}
+
+/// The message with which the recipe refuses the settings; empty if it accepts them.
+std::string conflict_of(const Recipe& recipe, const std::function<void(Recipe&)>& apply) {
+  Recipe changed = recipe;
+  apply(changed);
+  try {
+    changed.validate();
+    return "";
+  } catch (const c10::Error& error) {
+    return user_message(error);
+  }
+}
+
+ParallelTechnique ddp_row() {
+  return {
+      .name = "ddp",
+      .title = "DDP",
+      .changes =
+          "Each rank has a copy of the model and a part of each batch. Backward averages the gradients over "
+          "the ranks. Recipe: `data_parallel: ddp`, the default.",
+      .apply = [](Recipe& recipe, int) { set_strategy(recipe, "ddp"); },
+      .expected = {.time_factor = 1.05,
+                   .memory_factor = 1,
+                   .words = "The exchange of gradients overlaps with backward. On one machine, one process that uses "
+                            "all cores needs no exchange, so ranks only help if the operators of one process scale "
+                            "badly."},
+      .tolerance = sum_of_ranks,
+      .source = "arXiv:2006.15704 (PyTorch DistributedDataParallel)"};
+}
+
+ParallelTechnique bf16_gradients_row() {
+  return {.name = "bf16_gradients",
+          .title = "DDP, bf16 gradients",
+          .changes = "DDP that sends gradients in bf16. Recipe: `gradient_compression: bf16`.",
+          .apply =
+              [](Recipe& recipe, int) {
+                set_strategy(recipe, "ddp");
+                recipe.gradient_compression = "bf16";
+              },
+          .expected = {.time_factor = 1.05,
+                       .memory_factor = 1,
+                       .words = "Half of the bytes, but one more pass over the gradients. Within one machine, the pass "
+                                "usually takes longer than the exchange that it saves."},
+          .exactness = Exactness::lossy,
+          .tolerance = "gradients are rounded to 8 significant bits",
+          .source = "PyTorch bf16_compress_hook"};
+}
+
+ParallelTechnique zero_row(int stage, const char* title, const char* divides, const Expectation& expected) {
+  const std::string name = "zero" + std::to_string(stage);
+  return {.name = name,
+          .title = title,
+          .changes = std::string("Divides ") + divides + " among the ranks. Recipe: `data_parallel: " + name + "`.",
+          .apply = [name](Recipe& recipe, int) { set_strategy(recipe, name.c_str()); },
+          .expected = expected,
+          .tolerance = sum_of_ranks,
+          .source = zero_paper};
+}
+
+ParallelTechnique replicas_row() {
+  return {.name = "replicas",
+          .title = "replicas",
+          .changes =
+              "One process trains a replica per rank on threads. The replicas share the weights, and their "
+              "gradients are added in memory. Recipe: `data_parallel: dp`, `replicas`.",
+          .apply =
+              [](Recipe& recipe, int ranks) {
+                set_strategy(recipe, "dp");
+                recipe.replicas = ranks;
+              },
+          .in_one_process = true,
+          .expected = {.time_factor = 1.02,
+                       .memory_factor = 1.2,
+                       .words = "No process and no connection is needed, but each replica has its own gradients."},
+          .tolerance = sum_of_ranks,
+          .source = "torch.nn.DataParallel"};
+}
+
+ParallelTechnique reproducible_row() {
+  return {.name = "reproducible_ranks",
+          .title = "reproducible ranks",
+          .changes =
+              "DDP whose weights are bit-identical on 1, 2, 4, … ranks, up to the number of ranks of this ladder. "
+              "Recipe: `reproducible_ranks`.",
+          .apply =
+              [](Recipe& recipe, int ranks) {
+                set_strategy(recipe, "ddp");
+                recipe.reproducible_ranks = ranks;
+              },
+          .obstacle = [](const Recipe&, int ranks) -> std::string {
+            if (std::has_single_bit(static_cast<unsigned>(ranks))) return "";
+            return c10::str("the number of ranks must be a power of two, got ", ranks);
+          },
+          .expected = {.time_factor = 1.1,
+                       .memory_factor = 1.1,
+                       .words = "It makes training slower than DDP: gradients are added in a fixed tree, and each rank "
+                                "uses one thread. Use it for its results, and not for its speed."},
+          .tolerance = sum_of_ranks,
+          .source = "docs/distributed.md"};
+}
+
+/// Adds the conflicts that the recipe itself reports to the technique's obstacles.
+ParallelTechnique with_conflicts(ParallelTechnique row) {
+  row.obstacle = [own = row.obstacle, apply = row.apply](const Recipe& recipe, int ranks) -> std::string {
+    std::string words = own ? own(recipe, ranks) : "";
+    return words.empty() ? conflict_of(recipe, [&](Recipe& changed) { apply(changed, ranks); }) : words;
+  };
+  return row;
+}
+
+}  // namespace
+
+void register_parallel_techniques(Registry<ParallelTechnique>& registry) {
+  const std::vector<ParallelTechnique> rows = {
+      ddp_row(),
+      bf16_gradients_row(),
+      zero_row(1, "ZeRO-1", "the optimizer state",
+               {.time_factor = 1.1,
+                .memory_factor = 0.8,
+                .words = "Each rank updates a part of the parameters, and the ranks then exchange them."}),
+      zero_row(2, "ZeRO-2", "the optimizer state and the gradients",
+               {.time_factor = 1.15,
+                .memory_factor = 0.75,
+                .words = "Gradients are divided in backward. Models that are smaller than four buckets save nothing."}),
+      zero_row(3, "ZeRO-3", "the optimizer state, the gradients and the parameters",
+               {.time_factor = 1.5,
+                .memory_factor = 0.6,
+                .words = "Each rank gathers parameters when an operator uses them, in forward and in backward."}),
+      replicas_row(),
+      reproducible_row()};
+  for (const ParallelTechnique& row : rows) registry.add(with_conflicts(row));
+}
+
+std::string techniques_page(const Registry<ParallelTechnique>& registry) {
+  std::string page =
+      "# Techniques for several ranks\n\n`bellows ladder --ranks N` measures these techniques, in the order of this "
+      "page. "
+      "Each is compared with one process that uses the same number of cores. The factors of time and memory are "
+      "relative "
+      "to this process, and memory is that of one rank. They are estimates: measure your model on your machine.\n";
+  for (const ParallelTechnique& row : registry.rows()) {
+    page += c10::str("\n## ", row.title, " (`", row.name, "`)\n\n", row.changes, "\n\n",
+                     expectation_lines(row.expected, row.exactness, row.tolerance), "\n- Source: ", row.source, "\n");
+  }
+  return page;
+}
+
+}  // namespace bellows::train

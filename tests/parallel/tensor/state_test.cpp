@@ -1,0 +1,114 @@
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "bellows/checkpoint/checkpoint.h"
+#include "bellows/checkpoint/sharded.h"
+#include "bellows/optim/adafactor.h"
+#include "bellows/optim/state/state.h"
+#include "tests/parallel/tensor/tensor_support.h"
+#include "tests/support/errors.h"
+
+// A checkpoint of any tensor degree loads on any other one, and on one process.
+namespace bellows::parallel::testing::tensor {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct TensorRun {
+  TensorParallel tensor;
+  std::unique_ptr<optim::AdamW> optimizer;
+
+  TensorRun(const Task& task, const comm::Group& group) : tensor(divided(task, group)) {
+    optimizer = std::make_unique<optim::AdamW>(distinct_parameters(tensor.model()), optim::AdamWOptions{.lr = 0.01});
+  }
+  static TensorParallel divided(const Task& task, const comm::Group& group) {
+    const Model model = make_on_rank(task, {});
+    return parallelize(model, group, tensor_plan(model));
+  }
+  void train(const Task& task, int64_t first, int64_t end) {
+    const auto scope = tensor.scope();
+    for (int64_t step = first; step < end; ++step) {
+      optimizer->zero_grad();
+      task.loss(tensor.forward(task.batch(step)), step).backward();
+      optimizer->step();
+    }
+  }
+  void load(const std::string& path, const comm::Group& group) {
+    checkpoint::ShardedState state{.model = tensor.shards()};
+    checkpoint::load_sharded(path, state, group, [&](const checkpoint::ShardedIndex& saved, auto& wanted) {
+      std::vector<SavedTensor> tensors;
+      const std::string section = "optimizer/";
+      for (const auto& one : saved.tensors) {
+        if (one.name.starts_with(section))
+          tensors.push_back({one.name.substr(section.size()), one.scalar_type(), one.sizes, one.strides});
+      }
+      wanted.optimizer = tensor.wanted_shards(*optimizer, tensors);
+    });
+    tensor.load_shards(*optimizer, state.optimizer);
+  }
+};
+
+std::string fresh_folder(const std::string& name) {
+  const std::filesystem::path path = std::filesystem::temp_directory_path() / ("bellows-tensor-" + name);
+  std::filesystem::remove_all(path);
+  return path.string();
+}
+
+TEST(TensorState, LoadsOnAnyNumberOfRanks) {
+  for (const Task& task : {gpt_task(), series_task()}) {
+    SCOPED_TRACE(task.name);
+    const std::string path = fresh_folder(task.name);
+    NamedTensors later;
+    run_ranks(2, [&](const comm::Group& group) {
+      TensorRun run(task, group);
+      run.train(task, 0, 3);
+      checkpoint::save_sharded(
+          path, {.model = run.tensor.shards(), .optimizer = run.tensor.state_shards(*run.optimizer), .step = 3}, group);
+      run.train(task, 3, 6);
+      const NamedTensors weights = comm::gather(run.tensor.shards(), group);
+      if (group.rank() == 0) later = weights;
+    });
+    for (const int ranks : {1, 2, 4}) {
+      run_ranks(ranks, [&](const comm::Group& group) {
+        TensorRun run(task, group);
+        run.load(path, group);
+        run.train(task, 3, 6);
+        expect_close(comm::gather(run.tensor.shards(), group), later, ranks == 2 ? 0 : 1e-6);
+      });
+    }
+    std::filesystem::remove_all(path);
+  }
+}
+
+TEST(TensorState, OneProcessReadsTheCompleteWeights) {
+  const Task task = gpt_task();
+  const std::string path = fresh_folder("whole");
+  NamedTensors weights;
+  run_ranks(4, [&](const comm::Group& group) {
+    TensorRun run(task, group);
+    run.train(task, 0, 2);
+    checkpoint::save_sharded(path, {.model = run.tensor.shards(), .step = 2}, group);
+    const NamedTensors all = comm::gather(run.tensor.shards(), group);
+    if (group.rank() == 0) weights = all;
+  });
+  const checkpoint::State state = checkpoint::load(path);
+  expect_close(state.model, weights, 0);
+  load_state_dict(with_weights(task.make(0, false)), state.model);
+  std::filesystem::remove_all(path);
+}
+
+TEST(TensorState, StateThatIsNotElementwiseIsRefused) {
+  run_ranks(2, [&](const comm::Group& group) {
+    TensorRun run(gpt_task(), group);
+    optim::Adafactor adafactor(distinct_parameters(run.tensor.model()), optim::AdafactorOptions{});
+    const auto scope = run.tensor.scope();
+    gpt_task().loss(run.tensor.forward(gpt_task().batch(0)), 0).backward();
+    adafactor.step();
+    EXPECT_THAT(message_of([&] { run.tensor.state_shards(adafactor); }),
+                HasSubstr("Only state with one floating-point number per element can be divided"));
+  });
+}
+
+}  // namespace
+}  // namespace bellows::parallel::testing::tensor

@@ -1,0 +1,295 @@
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bellows/comm/collectives.h"
+#include "bellows/comm/mesh.h"
+#include "bellows/models/bert.h"
+#include "bellows/models/distilbert.h"
+#include "bellows/models/encoder_decoder.h"
+#include "bellows/models/gpt.h"
+#include "bellows/optim/clip.h"
+#include "bellows/optim/optimizers.h"
+#include "bellows/parallel/tensor/tensor_parallel.h"
+#include "tests/parallel/ranks.h"
+
+// Small transformers with the same weights everywhere, trained on one process and on the ranks of a tensor axis.
+namespace bellows::parallel::testing::tensor {
+
+constexpr uint64_t mask_seed = 11;  ///< of the generator that draws dropout masks
+
+inline at::Tensor drawn(at::IntArrayRef sizes, uint64_t seed) {
+  return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble);
+}
+inline at::Tensor drawn_ids(int64_t end, at::IntArrayRef sizes, uint64_t seed) {
+  return at::randint(end, sizes, at::detail::createCPUGenerator(seed), at::kLong);
+}
+
+/// A model and the loss of a batch.
+struct Task {
+  std::string name;
+  std::function<Model(double dropout, bool fused)> make;
+  std::function<at::Tensor(int64_t step)> batch;
+  std::function<at::Tensor(const at::Tensor& output, int64_t step)> loss;
+  int64_t layers = 2, width = 16, tokens = 18, vocabulary = 37;
+};
+
+/// Weights that do not depend on the thread's random numbers.
+inline Model with_weights(const Model& model, at::ScalarType dtype = at::kDouble) {
+  const at::NoGradGuard no_grad;
+  uint64_t seed = 100;
+  std::map<const at::TensorImpl*, bool> done;
+  model.to(dtype);
+  for (auto& [name, parameter] : model.named_parameters()) {
+    if (std::exchange(done[parameter.unsafeGetTensorImpl()], true)) continue;
+    const bool is_norm = parameter.dim() == 1 && name.ends_with("weight");
+    at::Tensor(parameter).copy_(drawn(parameter.sizes(), ++seed) * 0.3 + (is_norm ? 1 : 0));
+  }
+  return model;
+}
+
+inline at::Tensor token_loss(const at::Tensor& logits, int64_t vocabulary, int64_t step) {
+  at::Tensor target = drawn_ids(vocabulary, {logits.size(0) * logits.size(1)}, 900 + static_cast<uint64_t>(step));
+  target[0] = -100;
+  return at::cross_entropy_loss(logits.flatten(0, 1), target, {}, at::Reduction::Mean, -100, 0.1);
+}
+
+inline Task bert_task() {
+  Task task{.name = "bert"};
+  task.make = [](double dropout, bool fused) {
+    return models::bert({.head = models::TextHead::masked_lm,
+                         .vocab_size = 37,
+                         .hidden_size = 16,
+                         .num_hidden_layers = 2,
+                         .num_attention_heads = 4,
+                         .intermediate_size = 24,
+                         .hidden_dropout_prob = dropout,
+                         .attention_probs_dropout_prob = dropout,
+                         .max_position_embeddings = 8,
+                         .fused = fused});
+  };
+  task.batch = [](int64_t step) { return drawn_ids(37, {3, 6}, static_cast<uint64_t>(step)); };  // 0 is padding
+  task.loss = [](const at::Tensor& output, int64_t step) { return token_loss(output, 37, step); };
+  return task;
+}
+
+inline Task gpt_task() {
+  Task task{.name = "gpt"};
+  task.make = [](double dropout, bool fused) {
+    return models::gpt({.vocab_size = 37,
+                        .n_positions = 8,
+                        .n_embd = 16,
+                        .n_layer = 2,
+                        .n_head = 4,
+                        .resid_pdrop = dropout,
+                        .embd_pdrop = dropout,
+                        .attn_pdrop = dropout,
+                        .fused = fused});
+  };
+  task.batch = [](int64_t step) { return drawn_ids(37, {3, 6}, static_cast<uint64_t>(step)); };
+  task.loss = [](const at::Tensor& output, int64_t step) { return token_loss(output, 37, step); };
+  return task;
+}
+
+inline Task distilbert_task() {
+  Task task{.name = "distilbert"};
+  task.make = [](double dropout, bool fused) {
+    return models::distilbert({.head = models::TextHead::masked_lm,
+                               .vocab_size = 37,
+                               .dim = 16,
+                               .n_layers = 2,
+                               .n_heads = 4,
+                               .hidden_dim = 24,
+                               .dropout = dropout,
+                               .attention_dropout = dropout,
+                               .max_position_embeddings = 8,
+                               .fused = fused});
+  };
+  task.batch = [](int64_t step) { return drawn_ids(37, {3, 6}, static_cast<uint64_t>(step)); };
+  task.loss = [](const at::Tensor& output, int64_t step) { return token_loss(output, 37, step); };
+  return task;
+}
+
+inline Task series_task() {
+  Task task{.name = "encoder_decoder"};
+  task.make = [](double dropout, bool fused) {
+    return models::encoder_decoder({.in_features = 3,
+                                    .out_features = 2,
+                                    .horizon = 2,
+                                    .start_steps = 2,
+                                    .d_model = 16,
+                                    .nhead = 4,
+                                    .num_encoder_layers = 2,
+                                    .num_decoder_layers = 2,
+                                    .dim_feedforward = 24,
+                                    .dropout = dropout,
+                                    .fused = fused});
+  };
+  task.batch = [](int64_t step) { return drawn({3, 6, 3}, 50 + static_cast<uint64_t>(step)); };
+  task.loss = [](const at::Tensor& output, int64_t step) {
+    return at::mse_loss(output, drawn(output.sizes(), 70 + static_cast<uint64_t>(step)).to(output.scalar_type()));
+  };
+  return task;
+}
+
+inline std::vector<Task> all_tasks() {
+  return {bert_task(), gpt_task(), distilbert_task(), series_task()};
+}
+
+struct Training {
+  int64_t steps = 20, accumulate = 1;
+  double dropout = 0, max_norm = 0;
+  at::ScalarType dtype = at::kDouble;
+  bool fused = false, sequence = false;
+  std::function<void(const Model&)> prepare;  ///< called with the model before it is divided
+};
+
+struct Outcome {
+  std::vector<double> losses, norms;
+  NamedTensors gradients;  ///< of the first step, complete
+  NamedTensors weights;    ///< complete
+};
+
+inline std::vector<at::Tensor> distinct_parameters(const Model& model) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& parameter : model.parameters()) {
+    const auto same = [&](const at::Tensor& other) { return other.is_same(parameter); };
+    if (std::none_of(result.begin(), result.end(), same)) result.push_back(parameter);
+  }
+  return result;
+}
+
+/// Gathers the gradients like weights.
+inline NamedTensors gathered_gradients(const TensorParallel& tensor) {
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> parameters = distinct_parameters(tensor.model());
+  std::vector<at::Tensor> values;
+  for (const at::Tensor& parameter : parameters) {
+    values.push_back(parameter.detach().clone());
+    at::Tensor(parameter.detach()).copy_(parameter.grad());
+  }
+  const NamedTensors gradients = comm::gather(tensor.shards(), tensor.group());
+  for (size_t i = 0; i < values.size(); ++i) at::Tensor(parameters[i].detach()).copy_(values[i]);
+  return gradients;
+}
+
+inline at::Tensor cast_batch(const at::Tensor& batch, at::ScalarType dtype) {
+  return batch.is_floating_point() ? batch.to(dtype) : batch;
+}
+
+/// Trains a model. `forward` computes its output.
+inline void run_steps(const Task& task, const Training& how, const Model& model,
+                      const std::function<at::Tensor(const at::Tensor&)>& forward, Outcome& outcome,
+                      const std::function<NamedTensors()>& gradients) {
+  const std::vector<at::Tensor> parameters = distinct_parameters(model);
+  optim::SGD optimizer(parameters, optim::SGDOptions{.lr = 0.05, .momentum = 0.9});
+  for (int64_t step = 0; step < how.steps; ++step) {
+    optimizer.zero_grad();
+    double sum = 0;
+    for (int64_t part = 0; part < how.accumulate; ++part) {
+      const int64_t number = step * how.accumulate + part;
+      const at::Tensor output = forward(cast_batch(task.batch(number), how.dtype));
+      const at::Tensor loss = task.loss(output, number) / static_cast<double>(how.accumulate);
+      sum += loss.item<double>();
+      loss.backward();
+    }
+    outcome.losses.push_back(sum);
+    if (step == 0) outcome.gradients = gradients();
+    if (how.max_norm > 0) outcome.norms.push_back(optim::clip_grad_norm_(parameters, how.max_norm).item<double>());
+    optimizer.step();
+  }
+}
+
+/// The process's default generator draws the masks.
+inline Outcome train_alone(const Task& task, const Training& how) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);  // as the ranks
+  const Model model = with_weights(task.make(how.dropout, how.fused), how.dtype);
+  model.train();
+  if (how.prepare) how.prepare(model);
+  at::manual_seed(mask_seed);
+  Outcome outcome;
+  run_steps(
+      task, how, model, [&](const at::Tensor& x) { return model.forward(x); }, outcome,
+      [&] {
+        NamedTensors gradients;
+        for (const auto& [name, parameter] : model.named_parameters())
+          gradients.emplace_back(name, parameter.grad().clone());
+        return gradients;
+      });
+  for (const auto& [name, parameter] : model.named_parameters())
+    outcome.weights.emplace_back(name, parameter.detach().clone());
+  at::set_num_threads(threads);
+  return outcome;
+}
+
+/// Creates the models one after another, because the ranks share the default generator.
+inline Model make_on_rank(const Task& task, const Training& how) {
+  static std::mutex one_at_a_time;
+  const std::lock_guard<std::mutex> lock(one_at_a_time);
+  return with_weights(task.make(how.dropout, how.fused), how.dtype);
+}
+
+inline Outcome train_on_rank(const Task& task, const Training& how, const comm::Group& group) {
+  const Model whole = make_on_rank(task, how);
+  whole.train();
+  const TensorParallel tensor =
+      parallelize(whole, group, tensor_plan(whole), {.generator = at::detail::createCPUGenerator(mask_seed)});
+  if (how.prepare) how.prepare(whole);
+  const auto scope = tensor.scope();
+  Outcome outcome;
+  run_steps(
+      task, how, tensor.model(), [&](const at::Tensor& x) { return tensor.forward(x); }, outcome,
+      [&] { return gathered_gradients(tensor); });
+  outcome.weights = comm::gather(tensor.shards(), group);
+  return outcome;
+}
+
+/// Compares relative to the largest element of each tensor.
+inline void expect_close(const NamedTensors& got, const NamedTensors& expected, double tolerance) {
+  ASSERT_EQ(got.size(), expected.size());
+  std::map<std::string, at::Tensor> by_name(expected.begin(), expected.end());
+  double largest = 0;
+  for (const auto& [name, tensor] : expected) largest = std::max(largest, tensor.abs().max().item<double>());
+  for (const auto& [name, tensor] : got) {
+    ASSERT_EQ(by_name.count(name), 1u) << name;
+    const at::Tensor& other = by_name.at(name);
+    ASSERT_EQ(tensor.sizes(), other.sizes()) << name;
+    EXPECT_LE((tensor - other).abs().max().item<double>(), tolerance * largest) << name;
+  }
+}
+
+inline void expect_close(const Outcome& got, const Outcome& expected, double tolerance) {
+  ASSERT_EQ(got.losses.size(), expected.losses.size());
+  for (size_t i = 0; i < got.losses.size(); ++i)
+    EXPECT_NEAR(got.losses[i], expected.losses[i], tolerance * std::abs(expected.losses[i])) << "step " << i;
+  ASSERT_EQ(got.norms.size(), expected.norms.size());
+  for (size_t i = 0; i < got.norms.size(); ++i)
+    EXPECT_NEAR(got.norms[i], expected.norms[i], tolerance * expected.norms[i]) << "step " << i;
+  expect_close(got.gradients, expected.gradients, tolerance);
+  expect_close(got.weights, expected.weights, tolerance);
+}
+
+/// Trains on `ranks` ranks and compares each of them with one process.
+inline void expect_like_one_process(const Task& task, const Training& how, int ranks, double tolerance) {
+  SCOPED_TRACE(task.name + " on " + std::to_string(ranks) + " ranks");
+  const Outcome alone = train_alone(task, how);
+  std::mutex reports;
+  run_ranks(ranks, [&](const comm::Group& group) {
+    const Outcome got = train_on_rank(task, how, group);
+    const std::lock_guard<std::mutex> lock(reports);
+    expect_close(got, alone, tolerance);
+  });
+}
+
+}  // namespace bellows::parallel::testing::tensor

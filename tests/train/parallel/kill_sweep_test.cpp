@@ -1,0 +1,131 @@
+// Four ranks in processes, killed at random moments, with each way to train on several ranks: 4 kills, or 60 with
+// script/test --slow. The weights at the end have the same SHA-256 as those of a run that was not killed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+#include "bellows/core/seed.h"
+#include "bellows/io/hash.h"
+#include "tests/train/parallel/rank_processes.h"
+
+namespace bellows::train {
+namespace {
+
+struct SweepMethod {
+  const char* name;
+  std::vector<std::string> settings;
+  bool short_sweep;  ///< also without --slow
+};
+
+const std::vector<SweepMethod>& sweep_methods() {
+  static const std::vector<SweepMethod> methods = {
+      {"ddp", {"data_parallel=ddp"}, false},
+      {"zero1", {"data_parallel=zero1"}, false},
+      {"zero2", {"data_parallel=zero2"}, false},
+      {"zero3", {"data_parallel=zero3"}, false},
+      {"zero3 without resharding", {"data_parallel=zero3", "reshard_after_forward=false"}, false},
+      {"hybrid", {"data_parallel=zero3", "mesh={data: 2, shard: 2}"}, true},
+      {"zero3 in bf16", {"data_parallel=zero3", "precision=bf16"}, false},
+      {"compiled ddp", {"data_parallel=ddp", "compile=step"}, false}};
+  return methods;
+}
+
+bool sweep_all() {
+  const char* slow = std::getenv("BELLOWS_SLOW");
+  return slow && std::string(slow) == "1";
+}
+
+/// Of the names, dtypes, sizes and bytes of all tensors.
+std::string sha256_of_weights(const std::string& folder) {
+  std::string bytes;
+  for (const auto& [name, tensor] : trained(folder)) {
+    const at::Tensor dense = tensor.contiguous();
+    bytes += c10::str(name, " ", dense.scalar_type(), " ", dense.sizes(), "\n");
+    bytes.append(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
+  }
+  return io::hash_hex("sha256", {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
+}
+
+/// Runs of one method, and the kills among their ranks.
+class KillSweep {
+ public:
+  KillSweep(const SweepMethod& method, uint64_t seed) : method_(method), random_(seed) {}
+
+  /// Trains without kills. All later runs must end with the same weights.
+  void train_whole() {
+    const auto start = std::chrono::steady_clock::now();
+    const cli::Outcome outcome = cli::Process(launch("whole", {})).finish(900);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    digest_ = sha256_of_weights(scratch_ / "whole");
+  }
+
+  /// Trains once, and kills ranks until so many were killed or the run ends. Returns the number of kills.
+  int train_killed(int most) {
+    const std::string name = c10::str("run-", runs_++), folder = scratch_ / name;
+    cli::Process process(launch(name, {"--max-restarts", "1000"}));
+    int kills = 0;
+    while (kills < most && !process.wait_until(ended, seconds_ * (0.35 + 0.6 * random_.uniform()))) {
+      const pid_t victim = rank_process(folder, static_cast<int>(random_.below(ranks)));
+      kills += victim > 0 && ::kill(victim, SIGKILL) == 0;
+    }
+    const cli::Outcome outcome = process.finish(900);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, testing::Not(testing::HasSubstr("damaged")));
+    EXPECT_EQ(sha256_of_weights(folder), digest_);
+    if (kills == 0) seconds_ *= 0.7;  // this run was faster, for example because it found compiled kernels
+    std::printf("  %s: %d kills, SHA-256 %.16s…\n", method_.name, kills, digest_.c_str());
+    std::fflush(stdout);
+    return kills;
+  }
+
+ private:
+  static constexpr int ranks = 4;
+
+  static bool ended(const cli::Outcome& so_far) { return so_far.out.find("of training") != std::string::npos; }
+
+  cli::Launch launch(const std::string& name, std::vector<std::string> options) const {
+    std::vector<std::string> recipe = {"model=mlp",          "image_size=8",    "epochs=10",
+                                       "save_steps=5",       "optimizer=adamw", "lr=0.005",
+                                       "lr_schedule=cosine", "num_workers=1",   "augment=crop_flip"};
+    recipe.insert(recipe.end(), method_.settings.begin(), method_.settings.end());
+    std::vector<std::string> command = training(scratch_ / name, recipe);
+    command.emplace_back("--resume");
+    options.insert(options.begin(), {"-n", std::to_string(ranks)});
+    return launched_training(options, command);
+  }
+
+  const SweepMethod& method_;
+  RandomStream random_;
+  const cli::Scratch scratch_;
+  double seconds_ = 0;  ///< of the run without kills; about half of it is the start
+  std::string digest_;
+  int runs_ = 0;
+};
+
+/// Set BELLOWS_KILL_SEED to have the same moments again.
+TEST(KillSweepTest, EveryMethodEndsWithTheSameWeights) {
+  const char* given = std::getenv("BELLOWS_KILL_SEED");
+  const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
+  std::printf("BELLOWS_KILL_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  int wanted = sweep_all() ? 60 : 4, left = 0;
+  for (const SweepMethod& method : sweep_methods()) left += sweep_all() || method.short_sweep;
+  for (const SweepMethod& method : sweep_methods()) {
+    if (!sweep_all() && !method.short_sweep) continue;
+    SCOPED_TRACE(method.name);
+    KillSweep sweep(method, mix_seed(seed, static_cast<uint64_t>(left)));
+    ASSERT_NO_FATAL_FAILURE(sweep.train_whole());
+    int kills = (wanted + left - 1) / left;  // the rest, divided over the methods that are left
+    wanted -= kills;
+    --left;
+    while (kills > 0 && !testing::Test::HasFailure()) kills -= sweep.train_killed(kills);
+  }
+}
+
+}  // namespace
+}  // namespace bellows::train
