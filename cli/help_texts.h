@@ -40,8 +40,8 @@ by at most --max-drop. Without --run and --weights, the model has random weights
 instead of the accuracy. If the recipe has no dataset either, inputs are synthetic.
 
 With --ranks, the command compares techniques for several ranks with one process. The ranks run on this machine and
-share its threads, so all configurations use the same number of cores. With --compare, it compares --recipe with other
-recipe files, each in one process or on several ranks.
+share its threads. All configurations use the same number of cores if the number of ranks divides the number of threads.
+With --compare, it compares --recipe with other recipe files, each in one process or on several ranks.
 
 Examples:
   bellows ladder --data data/digits --target-accuracy 0.97 --html ladder.html

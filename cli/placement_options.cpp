@@ -89,7 +89,8 @@ void add_device_map(CLI::App* verb, PlanArguments& arguments) {
                  "Show which weights fit into --memory in inference, and which are read from host memory or disk, "
                  "instead of predicting a training step");
   add_size(verb, "--host-memory", arguments.host_memory,
-           "Host memory for weights that do not fit on an accelerator, such as 64GB. Needs --device-map [default: 0]");
+           "Host memory for weights that do not fit on an accelerator, such as 64GB. Needs --device-map and an "
+           "accelerator as device [default: 0]");
 }
 
 int run_device_map(const PlanArguments& arguments, const train::Recipe& recipe, int64_t length) {
@@ -97,6 +98,10 @@ int run_device_map(const PlanArguments& arguments, const train::Recipe& recipe, 
     throw UsageError(
         "plan: --device-map is about inference on one device. It cannot be combined with --ranks, --fit, "
         "--html and --trace.");
+  if (arguments.host_memory > 0 && recipe.device.starts_with("cpu"))
+    throw UsageError(
+        "plan: --host-memory is only used for models on an accelerator, but the device is cpu. For models on the CPU, "
+        "--memory is the budget. Leave out --host-memory, or pass --set device=cuda.");
   check_output_file(arguments.json);
   const int64_t budget = arguments.memory > 0 ? static_cast<int64_t>(arguments.memory) : this_machine().memory_bytes;
   const train::InferencePlan plan = train::plan_inference(recipe, {recipe.batch_size, length});

@@ -12,8 +12,8 @@ namespace bellows::comm {
 
 class SharedCollectives;
 
-/// The sockets and the shared memory of process groups. If a rank is lost, some ranks may wait for ranks that wait for the lost one. To end
-/// all of these waits, each rank shuts its connections down.
+/// The sockets and the shared memory of process groups. If a rank is lost, some ranks may wait for ranks that wait for the
+/// lost one. To end all of these waits, each rank shuts its connections down.
 /// Threads: thread-safe
 class Connections {
  public:
@@ -23,7 +23,7 @@ class Connections {
   /// Calls `connect`, and remembers the sockets that the process opens during this time. While this function runs, other
   /// threads should open no sockets.
   void record(const std::function<void()>& connect);
-  /// Remembers other connections, as long as they exist.
+  /// Remembers the shared memory of a group, as long as it exists.
   void add(const std::shared_ptr<SharedCollectives>& shared);
   /// Shuts the connections down that are still open. Collectives that use them throw, on this rank and on the others.
   void shut_down();

@@ -24,7 +24,7 @@ void combine(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, c10d::Re
       at::maximum_out(out, a, b);
       break;
     default:
-      TORCH_CHECK_VALUE(false, "reduce_scatter: Gloo does not support this reduction. Use sum, product, min or max.");
+      TORCH_CHECK_VALUE(false, "collectives: this reduction is not supported. Use sum, product, min or max.");
   }
 }
 

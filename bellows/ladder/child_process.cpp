@@ -63,12 +63,14 @@ bool receive_all(int fd, void* data, size_t bytes) {
   return true;
 }
 
-/// Waits until the other process has answered or ended. Throws: Stopped
+/// Waits until the other process has answered or ended. Throws: Stopped; c10::Error if waiting fails
 void await_answer(int fd) {
   pollfd end{fd, POLLIN, 0};
-  do {
+  for (int ready = 0; ready <= 0;) {
     throw_if_stopped("measuring");
-  } while (poll(&end, 1, 50) <= 0);
+    ready = poll(&end, 1, 50);
+    TORCH_CHECK(ready >= 0 || errno == EINTR, "ladder: cannot wait for a child process: ", errno_message(errno), ".");
+  }
 }
 
 JobAnswer answer_of(LadderJob& job, const Question& question) {
@@ -155,15 +157,19 @@ ChildProcess::ChildProcess(const Make& make) {
 }
 
 void ChildProcess::ask(JobRequest request, int64_t argument) const {
+  if (process_ < 0) return;
   const Question question{request, argument};
   send_all(socket_, &question, sizeof question);
 }
 
 JobAnswer ChildProcess::answer() const {
-  await_answer(socket_);
   AnswerHead head;
   std::string text;
-  bool complete = receive_all(socket_, &head, sizeof head);
+  bool complete = process_ >= 0;
+  if (complete) {
+    await_answer(socket_);
+    complete = receive_all(socket_, &head, sizeof head);
+  }
   if (complete) {
     text.resize(static_cast<size_t>(head.text_bytes));
     complete = receive_all(socket_, text.data(), text.size());
@@ -186,7 +192,7 @@ void ChildProcess::end() {
   kill(process_, SIGKILL);
   while (waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {
   }
-  process_ = -1;
+  process_ = -1, socket_ = -1;
 }
 
 bool can_fork() {

@@ -56,10 +56,12 @@ class ChildProcess {
 
   /// Sends a question. If the process has ended, the answer states this.
   void ask(JobRequest request, int64_t argument = 0) const;
-  /// Waits for the answer to the last question. Throws: Stopped
+  /// Waits for the answer to the last question. After an exception, call end(): the process may still send this answer.
+  /// Throws: Stopped; c10::Error if waiting fails
   JobAnswer answer() const;
   /// A socket that becomes readable when there is an answer, or when the process has ended.
   int socket() const { return socket_; }
+  /// Kills the process. Later answers state that it has ended.
   void end();
 
  private:

@@ -1,5 +1,6 @@
 #include "bellows/ladder/process.h"
 
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -31,12 +32,22 @@ class ChildJob final : public LadderJob {
  private:
   JobAnswer ask(JobRequest request, int64_t argument = 0) const {
     child_.ask(request, argument);
-    JobAnswer answer = child_.answer();
+    JobAnswer answer = answer_or_end();
     throw_failure(answer);
     return answer;
   }
 
-  ChildProcess child_;
+  /// After an exception, the child may still send the answer, which the next question must not read.
+  JobAnswer answer_or_end() const {
+    try {
+      return child_.answer();
+    } catch (const std::exception&) {
+      child_.end();
+      throw;
+    }
+  }
+
+  mutable ChildProcess child_;
 };
 
 /// A job that only returns a text, as its bottleneck.

@@ -5,7 +5,9 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -123,8 +125,13 @@ class RanksJob final : public LadderJob {
     for (const auto& process : processes_) process->ask(request, argument);
     std::vector<std::optional<JobAnswer>> answers(processes_.size());
     bool failed = false;
-    while (wait_for_some(answers, failed ? others_report_ms : -1)) {
-      for (const auto& answer : answers) failed |= answer && answer->failure != JobFailure::none;
+    try {
+      while (wait_for_some(answers, failed ? others_report_ms : -1)) {
+        for (const auto& answer : answers) failed |= answer && answer->failure != JobFailure::none;
+      }
+    } catch (const std::exception&) {
+      processes_.clear();  // they may still send answers, which the next question must not read
+      throw;
     }
     if (failed) end(answers);
     std::vector<JobAnswer> result;
@@ -135,7 +142,7 @@ class RanksJob final : public LadderJob {
   /// Receives the answers that are available, and waits for at least one.
   /// Params:  timeout_ms – -1: no limit
   /// Returns: false if no answer is missing, or if none arrived in time
-  /// Throws:  Stopped
+  /// Throws:  Stopped; c10::Error if waiting fails
   bool wait_for_some(std::vector<std::optional<JobAnswer>>& answers, int timeout_ms) const {
     std::vector<pollfd> sockets;
     std::vector<size_t> ranks;
@@ -146,7 +153,10 @@ class RanksJob final : public LadderJob {
     }
     if (sockets.empty()) return false;
     constexpr int slice_ms = 50;
-    for (int waited = 0; poll(sockets.data(), sockets.size(), slice_ms) <= 0; waited += slice_ms) {
+    for (int waited = 0;; waited += slice_ms) {
+      const int ready = poll(sockets.data(), sockets.size(), slice_ms);
+      if (ready > 0) break;
+      TORCH_CHECK(ready == 0 || errno == EINTR, "ladder: cannot wait for the ranks: ", errno_message(errno), ".");
       throw_if_stopped("measuring");
       if (timeout_ms >= 0 && waited >= timeout_ms) return false;
     }

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "bellows/comm/collectives.h"
 #include "bellows/core/seed.h"
@@ -287,8 +288,10 @@ at::Tensor PartitionStore::get(PartitionedTensor& item) {
 /// request yet. Backward probably needs it next. At most one tensor is gathered in advance, to limit the memory.
 void PartitionStore::gather_ahead(int64_t before, int64_t backward) {
   if (ahead_of_ >= 0 && ahead_for_ == backward) return;
+  // The destructor of an item erases it from items_, so the items must live until the loop ends.
+  std::vector<std::shared_ptr<PartitionedTensor>> alive;
   for (auto it = items_.lower_bound(before); it != items_.begin();) {
-    const auto item = (--it)->second->weak_from_this().lock();
+    const auto& item = alive.emplace_back((--it)->second->weak_from_this().lock());
     if (!item || item->ahead_ || item->requested_by_ == backward) continue;
     item->ahead_ = begin(*item);
     ahead_of_ = item->facts_.number;

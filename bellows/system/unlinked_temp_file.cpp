@@ -59,7 +59,7 @@ UnlinkedTempFile::UnlinkedTempFile(std::string folder, std::string user)
     }
   }
   TORCH_CHECK(false, user_, ": cannot create a file in ", folder_, ": ", errno_message(first_error),
-              ". Set .folder to an existing folder that you can write to.");
+              ". Choose an existing folder that you can write to.");
 }
 
 UnlinkedTempFile::~UnlinkedTempFile() {
@@ -96,7 +96,7 @@ void UnlinkedTempFile::fill(int64_t begin, const std::string& advice) {
 void UnlinkedTempFile::check_room(int error, int64_t more, const std::string& advice) const {
   TORCH_CHECK(error == 0, user_, ": cannot allocate ", more, " more bytes on the disk of ", folder_, ": ",
               errno_message(error), "; ", available_bytes(fd_), " bytes are available there, and this process uses ",
-              size_, ". Free some space, or set .folder to a folder on a larger disk. ", advice);
+              size_, ". Free some space, or choose a folder on a larger disk. ", advice);
 }
 
 bool UnlinkedTempFile::has_plenty(int64_t end) const {

@@ -157,7 +157,7 @@ std::string techniques_page(const Registry<ParallelTechnique>& registry) {
   std::string page =
       "# Techniques for several ranks\n\n`bellows ladder --ranks N` measures these techniques, in the order of this "
       "page. "
-      "Each is compared with one process that uses the same number of cores. The factors of time and memory are "
+      "Each is compared with one process, whose threads the ranks share. The factors of time and memory are "
       "relative "
       "to this process, and memory is that of one rank. They are estimates: measure your model on your machine.\n";
   for (const ParallelTechnique& row : registry.rows()) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
 
@@ -9,11 +10,14 @@
 
 namespace bellows::train {
 
+/// Maximum number of letters in a word of ParallelTechnique::title: the width of the column.
+inline constexpr size_t parallel_title_width = 15;
+
 /// A row of the table of techniques for several ranks: a change of a recipe that trains on several ranks or replicas. The
 /// members are those of Technique.
 struct ParallelTechnique {
   std::string name;
-  std::string title;  ///< its words have at most 17 letters
+  std::string title;  ///< its words have at most parallel_title_width letters
   std::string changes;
   /// Params: ranks – number of ranks or replicas
   std::function<void(Recipe&, int ranks)> apply;

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <optional>
 
+#include "bellows/comm/launch/launch_environment.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/core/progress.h"
@@ -84,7 +85,7 @@ void check_folder_keys(const Recipe& recipe) {
 /// Runs one fit of a Trainer, from its first step or last checkpoint to its end.
 class FitRun {
  public:
-  FitRun(Job job, const Callbacks& callbacks, const std::atomic<bool>& stop);
+  FitRun(Job job, const Callbacks& callbacks, const std::atomic<bool>& stop, bool is_new);
 
   void begin(bool resume, bool accept_changes);
   void begin_elastic(bool resume, bool accept_changes);
@@ -132,6 +133,7 @@ class FitRun {
 
   Recipe recipe_;  ///< of the loop, which may have replaced automatic values
   const std::shared_ptr<comm::ElasticWorld> elastic_;
+  const bool is_new_;  ///< this process took the place of a lost one, and had no state of the job before
   /// State that is kept while the ranks join another world.
   struct Kept {
     std::vector<Version> versions;
@@ -175,8 +177,8 @@ class FitRun {
   int64_t not_better_ = 0;  ///< number of evaluations since the best one
 };
 
-FitRun::FitRun(Job job, const Callbacks& callbacks, const std::atomic<bool>& stop)
-    : recipe_(job.recipe), elastic_(job.elastic), callbacks_(callbacks), stop_(stop) {
+FitRun::FitRun(Job job, const Callbacks& callbacks, const std::atomic<bool>& stop, bool is_new)
+    : recipe_(job.recipe), elastic_(job.elastic), is_new_(is_new), callbacks_(callbacks), stop_(stop) {
   if (elastic_) {
     start_elastic(std::move(job));
   } else {
@@ -332,7 +334,7 @@ void FitRun::join_next_world(Job& job) {
 void FitRun::start_elastic(Job job) {
   for (;;) {
     try {
-      joined_ = newest_state(*job.ranks, ranks_per_replica(recipe_), {.is_new = elastic_->is_replacement()});
+      joined_ = newest_state(*job.ranks, ranks_per_replica(recipe_), {.is_new = is_new_});
       job.state_follows = joined_.version.has_value();
       if (!job.state_follows && ranks_per_replica(recipe_) > 1) put_initial_state(job);
       loop_.emplace(job);
@@ -380,8 +382,7 @@ void FitRun::run_elastic() {
 bool FitRun::lost_rank(const std::exception& error) {
   const bool own = dynamic_cast<const Stopped*>(&error) || dynamic_cast<const c10::ValueError*>(&error);
   if (own || !elastic_->lost_rank()) return false;
-  log_warn("A rank was lost. ", loop_ ? c10::str("The other ranks repeat step ", loop_->step_count() + 1, ". ") : "",
-           user_message(error));
+  log_warn("A rank was lost. ", user_message(error));
   return true;
 }
 
@@ -739,9 +740,9 @@ FitResult Trainer::fit(const Model& model, torch::optim::Optimizer& optimizer, L
   return fit(Job{recipe_, model, {borrowed}, std::move(loss_fn), std::move(train_data), std::move(eval_data)});
 }
 
-/// Joins the other ranks. They do not wait for this one before.
+/// Joins the other ranks. The other ranks do not wait for this rank before it joins.
 void Trainer::join_world(Job& job) {
-  check_replaceable_ranks(job.recipe);
+  check_replaceable_ranks(job.recipe, comm::read_launch_environment().world_size);
   job.elastic = elastic_;
   job.prints = std::make_shared<const DataPrints>(data_prints(job));
   const bool joins = !elastic_->has_joined();
@@ -757,9 +758,10 @@ FitResult Trainer::fit(Job job) {
   } reset{stop_, in_steps_};
   if (ranks_) job.ranks = ranks_;
   if (elastic_) join_world(job);
-  FitRun run(std::move(job), callbacks_, stop_);
+  FitRun run(std::move(job), callbacks_, stop_, elastic_ && elastic_->is_replacement() && !has_state_);
   if (elastic_) {
     run.begin_elastic(resume_, accept_changes_);
+    has_state_ = true;
   } else {
     run.begin(resume_, accept_changes_);
   }

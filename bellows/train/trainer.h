@@ -96,7 +96,10 @@ class Trainer {
   /// has read the data.
   /// Cost:   with sharded state, memory for a second copy of each rank's part of the weights and of the optimizer state
   /// Throws: fit() throws c10::ValueError if the recipe does not support it, for example because of its data_parallel
-  void set_elastic_world(std::shared_ptr<comm::ElasticWorld> world) { elastic_ = std::move(world); }
+  void set_elastic_world(std::shared_ptr<comm::ElasticWorld> world) {
+    elastic_ = std::move(world);
+    has_state_ = false;
+  }
 
   /// Computes loss, accuracy and metrics of the model.
   /// Params: task – by default, one class per sample in `batch["label"]`
@@ -118,6 +121,7 @@ class Trainer {
   std::optional<comm::Group> ranks_;
   std::shared_ptr<comm::ElasticWorld> elastic_;
   bool resume_ = false, accept_changes_ = false;
+  bool has_state_ = false;  ///< an earlier fit() of elastic_ got the state of the job
   std::atomic<bool> stop_ = false, in_steps_ = false;
   static_assert(std::atomic<bool>::is_always_lock_free);
 };

@@ -3,6 +3,8 @@
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "bellows/core/stats.h"
 #include "bellows/ladder/comparison/comparison.h"
@@ -14,7 +16,21 @@ namespace {
 using train::RungResult;
 using train::Verdict;
 
-constexpr size_t recipe_width = 15;
+constexpr size_t recipe_width = train::parallel_title_width;
+
+/// The lines of the column of titles. Words that are too long for the column are cut.
+std::vector<std::string> title_lines(const std::string& title) {
+  std::vector<std::string> lines = wrap(title, recipe_width);
+  for (std::string& line : lines) {
+    if (display_width(line) <= recipe_width) continue;
+    while (display_width(line) >= recipe_width) {  // UTF-8: removes whole letters
+      while ((line.back() & 0xC0) == 0x80) line.pop_back();
+      line.pop_back();
+    }
+    line += "…";
+  }
+  return lines;
+}
 
 const char* comparison_word(const RungResult& rung) {
   switch (rung.verdict) {
@@ -81,7 +97,7 @@ std::string comparison_head() {
 std::string comparison_live_line(const train::LadderEvent& event) {
   const RungResult& rung = *event.rung;
   const bool running = std::isfinite(event.run_seconds);
-  const std::string title = wrap(rung.title, recipe_width).front();
+  const std::string title = title_lines(rung.title).front();
   return pad_right(title, recipe_width) +
          measured(rung, running ? event.run_seconds : rung.time_to_target_s,
                   running ? event.run_accuracy : rung.accuracy) +
@@ -89,7 +105,7 @@ std::string comparison_live_line(const train::LadderEvent& event) {
 }
 
 std::string comparison_row(const Terminal& terminal, const RungResult& rung) {
-  const std::vector<std::string> lines = wrap(rung.title, recipe_width);
+  const std::vector<std::string> lines = title_lines(rung.title);
   std::string text;
   for (size_t i = 0; i + 1 < lines.size(); ++i) text += lines[i] + "\n";
   text += pad_right(lines.back(), recipe_width) + measured(rung, rung.time_to_target_s, rung.accuracy);
@@ -114,7 +130,9 @@ std::string comparison_foot(const Terminal& terminal, const train::LadderReport&
       text += wrapped("Not measured because of the time limit: " + rung.title + ".");
   }
   const RungResult& top = report.top();
-  if (&top == &report.plain) {
+  if (!has_measured_rung(report)) {
+    text += terminal.paint(Colour::bold, "No configuration was measured.") + "\n";
+  } else if (&top == &report.plain) {
     text += terminal.paint(Colour::bold, "Nothing was faster than " + report.plain.title + ".") + "\n";
   } else {
     const RatioInterval& ratio = top.speedup;

@@ -1,7 +1,9 @@
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -66,6 +68,20 @@ ComparedRecipe compared_file(const Recipe& base, const std::string& text) {
   return compared;
 }
 
+/// Adds the number of ranks to names that are not unique, or that rung 0 has.
+void make_names_unique(std::vector<ComparedRecipe>& recipes, const std::vector<std::string>& files) {
+  std::map<std::string, int> counts = {{"plain", 1}};
+  for (const ComparedRecipe& recipe : recipes) ++counts[recipe.name];
+  std::map<std::string, std::string> taken;  // file by name
+  for (size_t i = 0; i < recipes.size(); ++i) {
+    if (counts[recipes[i].name] > 1) recipes[i].name += c10::str(":", recipes[i].ranks);
+    const auto [other, is_new] = taken.emplace(recipes[i].name, files[i]);
+    if (!is_new)
+      throw UsageError(c10::str("--compare ", other->second, " ", files[i], ": both recipes have the name \"",
+                                recipes[i].name, "\". Rename one of the files."));
+  }
+}
+
 std::vector<ComparedRecipe> recipes_to_compare(const LadderArguments& arguments, const Recipe& recipe) {
   if (arguments.compare.empty()) {
     Registry<train::ParallelTechnique> techniques("technique");
@@ -74,6 +90,7 @@ std::vector<ComparedRecipe> recipes_to_compare(const LadderArguments& arguments,
   }
   std::vector<ComparedRecipe> recipes;
   for (const std::string& file : arguments.compare) recipes.push_back(compared_file(recipe, file));
+  make_names_unique(recipes, arguments.compare);
   return recipes;
 }
 
@@ -96,6 +113,30 @@ std::string threads_text(int64_t threads) {
   return threads == 1 ? "1 thread" : c10::str(threads, " threads");
 }
 
+/// How the ranks of the configurations share the threads of one process, and which settings are ignored.
+std::string comparison_conditions(const ComparedRecipe& start, const std::vector<ComparedRecipe>& others,
+                                  int64_t threads) {
+  int most = 1;
+  bool idle = false;
+  for (const ComparedRecipe& other : others) {
+    most = std::max(most, other.ranks);
+    idle |= other.ranks <= threads && threads % other.ranks != 0;
+  }
+  std::string text;
+  if (most > 1) text += "Several ranks share these threads. ";
+  if (most > 1 && most <= threads && !idle) text += "So all configurations use the same number of cores. ";
+  if (idle)
+    text += c10::str("Some numbers of ranks do not divide the ", threads_text(threads),
+                     ", so these configurations use fewer cores. Set OMP_NUM_THREADS to a multiple of the ranks. ");
+  if (most > threads)
+    text += c10::str("There are more ranks (", most, ") than threads (", threads,
+                     "), so ranks share cores. The times do not show how training scales. ");
+  if (start.recipe.batch_size_start > 0 || start.recipe.image_size_start > 0)
+    text +=
+        "batch_size_start and image_size_start are ignored: all configurations train with full batches and images. ";
+  return text;
+}
+
 void print_comparison_start(Terminal& terminal, const LadderArguments& arguments, const ComparedRecipe& start,
                             const std::vector<ComparedRecipe>& others, const train::LadderOptions& options) {
   const int64_t threads = at::get_num_threads();
@@ -104,14 +145,8 @@ void print_comparison_start(Terminal& terminal, const LadderArguments& arguments
       of_ranks ? c10::str("bellows ladder --ranks ", arguments.ranks) : "bellows ladder --compare";
   terminal.print(terminal.paint(Colour::bold, command + ": " + start.recipe.model + " on " + start.recipe.data) + "\n");
   print_machine(terminal);
-  int most = 1;
-  for (const ComparedRecipe& other : others) most = std::max(most, other.ranks);
-  std::string text =
-      c10::str("Each configuration is compared with ", start.title, ", which has ", threads_text(threads), ". ");
-  if (most > 1) text += "Several ranks share these threads, so that all configurations use the same number of cores. ";
-  if (most > threads)
-    text += c10::str("There are more ranks (", most, ") than threads (", threads,
-                     "), so ranks share cores. The times do not show how training scales. ");
+  const std::string text = c10::str("Each configuration is compared with ", start.title, ", which has ",
+                                    threads_text(threads), ". ", comparison_conditions(start, others, threads));
   terminal.print(wrapped(c10::str(
       text, "The configurations alternate in ", options.pairs, options.max_pairs > options.pairs ? " or more" : "",
       " pairs of timed windows, and then train to ", number("%.1f %%", 100 * options.target_accuracy),

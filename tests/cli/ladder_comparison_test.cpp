@@ -101,6 +101,8 @@ TEST(LadderComparison, OptionsMustFitTogether) {
   EXPECT_THAT(message({"--compare", folder / "a.yaml:x"}), HasSubstr("expected FILE or FILE:RANKS"));
   EXPECT_THAT(message({"--compare", folder / "none.yaml:2"}), HasSubstr("none.yaml"));
   EXPECT_THAT(message({"--compare", folder / "bad.yaml"}), HasSubstr("compile"));
+  EXPECT_THAT(message({"--compare", folder / "a.yaml:2", folder / "a.yaml:2"}),
+              HasSubstr("both recipes have the name \"a:2\""));
 }
 
 TEST(LadderComparison, ListsTheTechniquesForRanks) {

@@ -5,6 +5,8 @@
 
 #include <sstream>
 
+#include "cli/tables/comparison_table.h"
+
 namespace bellows::cli {
 
 namespace {
@@ -158,6 +160,26 @@ TEST(LadderTable, RungsAboutLoadingSayWhereTheLoadersTimeGoes) {
   rung.is_about_loading = true;
   EXPECT_THAT(ladder_row(terminal, rung, LadderGoal::speed), HasSubstr("next() waited 62 %"));
   expect_to_fit(ladder_row(terminal, rung, LadderGoal::speed));
+}
+
+TEST(ComparisonTable, CutsLongWordsOfTitles) {
+  RungResult rung = a_rung();
+  rung.title = "first a_very_long_récipe_name";
+  const std::string row = comparison_row(Terminal(), rung);
+  EXPECT_THAT(row, ::testing::StartsWith("first\na_very_long_ré…"));
+  expect_to_fit(row);
+  expect_to_fit(comparison_live_line({.rung = &rung, .activity = "warm-up"}));
+}
+
+TEST(ComparisonTable, TheFootSaysWhetherAConfigurationWasMeasured) {
+  train::LadderReport report;
+  report.options.goal = LadderGoal::comparison;
+  report.plain.title = "the recipe";
+  report.rungs = {a_rung()};
+  report.rungs[0].verdict = Verdict::failed;
+  EXPECT_THAT(comparison_foot(Terminal(), report), HasSubstr("No configuration was measured."));
+  report.rungs[0].verdict = Verdict::slower;
+  EXPECT_THAT(comparison_foot(Terminal(), report), HasSubstr("Nothing was faster than the recipe."));
 }
 
 TEST(LadderTable, AnIntervalHasTwoEnds) {

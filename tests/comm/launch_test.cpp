@@ -185,6 +185,15 @@ TEST(Launch, StartsAllAnewAfterAFailure) {
   EXPECT_THAT(never.out, Not(HasSubstr("try 3\n")));
 }
 
+TEST(Launch, ReplacementDoesNotEndRanksWithoutAnElasticWorld) {
+  const Strings options = {"-n", "3", "--max-restarts", "1", "--replace-lost"};
+  const auto done = launched(options, shell("if [ $RANK != 0 ]; then sleep 1; fi; echo done $RANK"));
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  for (const std::string rank : {"0", "1", "2"}) EXPECT_THAT(done.out, HasSubstr("done " + rank + "\n"));
+  const auto failed = launched(options, shell("if [ $RANK != 0 ]; then sleep 1; exit 7; fi"));
+  EXPECT_EQ(failed.exit_code, 7) << "after another rank has finished";
+}
+
 TEST(Launch, SeveralNodes) {
   const std::string port = std::to_string(free_port());
   const auto node = [&](const char* rank, const char* ranks, const Strings& command) {

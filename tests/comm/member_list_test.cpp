@@ -1,5 +1,6 @@
 #include "bellows/comm/elastic/member_list.h"
 
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 namespace bellows::comm {
@@ -19,11 +20,11 @@ TEST(MemberList, ProcessesThatStayComeFirst) {
   members.remove(0);
   EXPECT_EQ(published(store), "1 1: 1 2");
   EXPECT_EQ(members.add(0), 3);
-  members.look();
+  members.admit_ready();
   EXPECT_EQ(published(store), "1 1: 1 2") << "not ready";
   EXPECT_FALSE(members.takes_part(3));
   store.set(ready_key(3), "1");
-  members.look();
+  members.admit_ready();
   EXPECT_EQ(published(store), "2 1: 1 2 3");
   EXPECT_TRUE(members.takes_part(3));
 }
@@ -32,7 +33,7 @@ TEST(MemberList, OnlyCompleteReplicasTakePart) {
   const Store store = Store::serve("127.0.0.1", 0);
   MemberList members(store, 4);
   store.set(ranks_per_replica_key, "2");
-  members.look();
+  members.admit_ready();
   EXPECT_EQ(published(store), "1 2: 0 1 2 3");
   EXPECT_TRUE(members.can_spare(0));
   members.remove(0);
@@ -43,10 +44,10 @@ TEST(MemberList, OnlyCompleteReplicasTakePart) {
   EXPECT_EQ(published(store), "2 2: 2 3") << "nothing changes for the ranks";
   const int one = members.add(1), zero = members.add(0);
   store.set(ready_key(one), "1");
-  members.look();
+  members.admit_ready();
   EXPECT_FALSE(members.takes_part(one));
   store.set(ready_key(zero), "1");
-  members.look();
+  members.admit_ready();
   EXPECT_EQ(published(store), "3 2: 2 3 5 4") << "each process keeps its position";
 }
 

@@ -105,10 +105,13 @@ TEST(SharedMemory, RunsManyCallsInOrder) {
     std::vector<std::pair<Pending, double>> calls;
     for (int i = 0; i < 300; ++i) {
       const auto count = static_cast<int64_t>(1 + random() % (i % 10 == 0 ? 600'000 : 300));
-      const auto kind = random() % 3;
+      const auto kind = random() % 5;
+      const auto root = static_cast<int>(random() % 3);
       if (kind == 0) calls.emplace_back(all_reduce_async(at::full({count}, group.rank() + i), group), 3 * i + 3);
-      if (kind == 1) calls.emplace_back(broadcast_async(at::full({count}, group.rank() + i), 1, group), i + 1);
-      if (kind == 2)
+      if (kind == 1) calls.emplace_back(broadcast_async(at::full({count}, group.rank() + i), root, group), i + root);
+      if (kind == 2) calls.emplace_back(all_gather_async(at::full({count}, i), group), i);
+      if (kind == 3) barrier(group);  // over sockets
+      if (kind == 4)
         calls.emplace_back(reduce_scatter_async(at::full({3 * count}, group.rank() + i), group, Reduce::max), i + 2);
     }
     for (auto& [call, expected] : calls) EXPECT_TRUE(call.wait().eq(expected).all().item<bool>());
@@ -141,6 +144,33 @@ TEST(SharedMemory, ARankThatLeavesEndsTheWaitsOfTheOthers) {
   });
   EXPECT_THAT(errors[0], HasSubstr("all_reduce Float[700001] failed on rank 0"));
   EXPECT_THAT(errors[2], HasSubstr("rank 1"));
+}
+
+TEST(SharedMemory, ClosingEndsTheOwnWait) {
+  run_ranks(2, [&](const Group& world) {
+    GroupParts parts = *world.state();
+    parts.name = "elastic";
+    parts.connections = std::make_shared<Connections>(0);
+    const Group group = make_group(parts, *world.state()->store, world.state()->watchdog);
+    if (world.rank() == 0) {
+      Pending pending = all_reduce_async(at::ones({2}), group);  // the other rank never calls it
+      parts.connections->shut_down();
+      EXPECT_THAT(message_of([&] { pending.wait(); }), HasSubstr("closed"));
+    }
+    barrier(world);
+  });
+}
+
+TEST(SharedMemory, ChecksSizes) {
+  run_ranks(2, [&](const Group& group) {
+    c10d::ProcessGroup& ranks = *group.state()->process_group;
+    at::Tensor four = at::ones({4}), three = at::ones({3});
+    EXPECT_THAT(message_of([&] { ranks._allgather_base(four, three)->wait(); }),
+                HasSubstr("all_gather: expected a tensor of 2 times 3 elements"));
+    EXPECT_THAT(message_of([&] { ranks._reduce_scatter_base(three, four)->wait(); }),
+                HasSubstr("reduce_scatter: expected a tensor of 2 times 3 elements"));
+    EXPECT_TRUE(all_reduce(at::ones({3}), group).eq(2).all().item<bool>()) << "the group is still usable";
+  });
 }
 
 TEST(SharedMemory, ClosedConnectionsFailAtOnceOnAllRanks) {

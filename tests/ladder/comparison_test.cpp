@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <tuple>
 #include <utility>
 
@@ -147,6 +148,36 @@ TEST(Comparison, AnObstacleAndAFailureAreVerdicts) {
   EXPECT_EQ(report.rungs[0].note, "refused");
   EXPECT_EQ(report.rungs[1].verdict, Verdict::failed);
   EXPECT_THAT(report.rungs[1].note, HasSubstr("no memory"));
+  EXPECT_FALSE(has_measured_rung(report));
+  EXPECT_THAT(ladder_page(report), HasSubstr("No configuration was measured"));
+}
+
+TEST(Comparison, TheReportHasTheUnchangedRecipe) {
+  LadderWorld world;
+  world.ms_per_sample = [](const Recipe* recipe) {
+    EXPECT_EQ(recipe->target_accuracy, 0);
+    EXPECT_EQ(recipe->run_folder, "");
+    return ms_by_strategy(recipe);
+  };
+  ComparedRecipe fast = strategy("zero1", 2);
+  fast.recipe.target_accuracy = 0.75;
+  fast.recipe.run_folder = "runs/a";
+  const LadderReport report = compare(world, {fast}).report;
+  ASSERT_TRUE(report.rungs[0].kept());
+  const Recipe written = Recipe::parse(report.recipe_yaml);
+  EXPECT_EQ(written.target_accuracy, 0.75);
+  EXPECT_EQ(written.run_folder, "runs/a");
+  EXPECT_EQ(written.data_parallel, "zero1");
+}
+
+TEST(Comparison, OtherGrowthOfBatchesIsAnObstacle) {
+  LadderWorld world;
+  ComparedRecipe grows = strategy("zero1", 2);
+  grows.recipe.batch_size_start = 8;
+  grows.recipe.growth_epochs = 2;
+  const LadderReport report = compare(world, {grows}).report;
+  EXPECT_EQ(report.rungs[0].verdict, Verdict::does_not_apply);
+  EXPECT_THAT(report.rungs[0].note, HasSubstr("batch_size_start"));
 }
 
 TEST(Comparison, ReportsHaveRanksAndBytes) {
@@ -171,9 +202,31 @@ TEST(Comparison, RefusesSenselessOptions) {
   EXPECT_THROW(compare(world, {}, {.pairs = 4}), c10::ValueError);
   EXPECT_THROW(compare(world, {}, {.target_accuracy = 1.5}), c10::ValueError);
   EXPECT_THROW(compare(world, {}, {}, /*threads=*/0), c10::ValueError);
+  EXPECT_THROW(compare(world, {strategy("plain", 2)}), c10::ValueError) << "the name of the first recipe";
+  EXPECT_THROW(compare(world, {strategy("zero1", 2), strategy("zero1", 4)}), c10::ValueError);
   Registry<ParallelTechnique> techniques("technique");
   register_parallel_techniques(techniques);
   EXPECT_THROW(parallel_recipes(Recipe(), 1, techniques), c10::ValueError);
+}
+
+TEST(ParallelTechniques, TitlesFitTheirColumn) {
+  Registry<ParallelTechnique> techniques("technique");
+  register_parallel_techniques(techniques);
+  for (const ParallelTechnique& technique : techniques.rows()) {
+    std::istringstream words(technique.title);
+    for (std::string word; words >> word;) EXPECT_LE(word.size(), parallel_title_width) << word;
+  }
+}
+
+TEST(ParallelTechniques, KeepTheOtherSettings) {
+  Registry<ParallelTechnique> techniques("technique");
+  register_parallel_techniques(techniques);
+  Recipe recipe;
+  recipe.target_accuracy = 0.75;
+  for (const ComparedRecipe& compared : parallel_recipes(recipe, 2, techniques)) {
+    EXPECT_EQ(compared.recipe.target_accuracy, 0.75) << compared.name;
+    EXPECT_EQ(compared.obstacle, "") << compared.name;
+  }
 }
 
 TEST(ParallelTechniques, ChangeTheRecipeOrSayWhyNot) {

@@ -12,6 +12,7 @@
 #include "bellows/ladder/job.h"
 #include "bellows/ladder/process.h"
 #include "bellows/ladder/rank_processes.h"
+#include "bellows/system/stop.h"
 
 namespace bellows::train {
 
@@ -38,6 +39,15 @@ class SumJob final : public LadderJob {
  private:
   comm::Group group_;
   std::function<void(int rank)> trouble_;
+};
+
+/// A job whose steps take very long.
+class SleepingJob final : public LadderJob {
+ public:
+  int64_t run_steps(int64_t) override { return sleep(1000); }
+  int64_t steps_per_epoch() const override { return 5; }
+  int64_t samples_per_epoch() const override { return 5; }
+  double evaluate() override { return 0; }
 };
 
 std::unique_ptr<LadderJob> sum_job(int ranks, int64_t threads = 1, std::function<void(int rank)> trouble = {}) {
@@ -108,6 +118,18 @@ TEST(RankProcesses, AnErrorOfTheConstructorIsPassedOn) {
   EXPECT_THAT(message_of([&] { ladder_job_on_ranks(recipe, 1, 2, 1); }), HasSubstr("replicas in one process"));
   recipe.device = "cuda";
   EXPECT_THAT(message_of([&] { ladder_job_on_ranks(recipe, 1, 2, 1); }), HasSubstr("only on the CPU"));
+}
+
+TEST(RankProcesses, AStoppedQuestionEndsTheProcesses) {
+  const auto ranks = on_ranks([](const comm::Group&) { return std::make_unique<SleepingJob>(); }, 2, 1);
+  const auto alone = in_own_process([] { return std::make_unique<SleepingJob>(); });
+  EXPECT_EQ(alone->steps_per_epoch(), 5);
+  request_stop();
+  EXPECT_THROW(ranks->run_steps(1), Stopped);
+  EXPECT_THROW(alone->run_steps(1), Stopped);
+  clear_stop();
+  EXPECT_THAT(message_of([&] { ranks->steps_per_epoch(); }), HasSubstr("have ended after an error"));
+  EXPECT_THAT(message_of([&] { alone->steps_per_epoch(); }), HasSubstr("ended unexpectedly"));
 }
 
 TEST(RankProcesses, NeedAProcessWithOneThread) {

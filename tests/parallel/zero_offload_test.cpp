@@ -287,6 +287,33 @@ TEST(ZeroOffloadErrors, TooLittleSpaceIsFoundAtTheStart) {
   EXPECT_THAT(full, HasSubstr("use more ranks"));
 }
 
+// The optimizer has state, but its options need none, so its state cannot be offloaded.
+TEST(ZeroOffloadErrors, ModelAndOptimizerKeepTheirValues) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](const comm::Group& group) {
+    NetModel m;
+    const OptimizerPtr optimizer = sgd(Impl::loop)(m.net->distinct());
+    m.net->loss(0, 0, 1).backward();
+    optimizer->step();
+    optimizer->zero_grad();
+    for (auto& parameters : optimizer->param_groups())
+      static_cast<torch::optim::SGDOptions&>(parameters.options()).momentum(0);
+    const std::vector<at::Tensor> values = m.net->values();
+    NamedTensors state = optim::state_dict(*optimizer);
+    for (auto& [name, tensor] : state) tensor = tensor.clone();
+    const ShardOptions plain{.stage = 3, .bucket_bytes = small_bucket};
+    EXPECT_THAT(message_of([&] { zero_optimizer(optimizer, m.model, group, in_files(plain, folder.path())); }),
+                HasSubstr("this optimizer has no state"));
+    expect_equal(m.net->values(), values);
+    expect_equal(optim::state_dict(*optimizer), state);
+    const auto sharded = zero_optimizer(optimizer, m.model, group, plain);
+    expect_equal(m.net->values(), values);
+    m.net->loss(1, group.rank(), group.size()).backward();
+    sharded->step();
+    EXPECT_FALSE(at::equal(m.net->values().front(), values.front()));
+  });
+}
+
 TEST(ZeroOffloadErrors, OptionsThatDoNotFit) {
   EXPECT_THAT(message_of_rank(-1, [](ShardOptions& o) { o.stage = 2, o.offload_parameters = Offload::host; }),
               HasSubstr("offload_parameters needs stage 3, got stage 2"));

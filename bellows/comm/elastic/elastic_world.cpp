@@ -145,6 +145,8 @@ bool ElasticWorld::has_joined() const {
 ElasticWorld::~ElasticWorld() = default;
 
 const World& ElasticWorld::world() const {
+  TORCH_CHECK(has_joined(), "ElasticWorld::world: this process is in no world. Call join() first, and rejoin() again ",
+              "if it threw an exception.");
   return *state_->world;
 }
 
@@ -184,7 +186,9 @@ void ElasticWorld::rejoin() {
       state_->world = state_->join(members);
       state_->view.set(joined_key(state_->place.member), "1");
       return;
-    } catch (const c10::Error& error) {
+    } catch (const Stopped&) {
+      throw;
+    } catch (const std::exception& error) {  // errors of sockets, too, which are no c10::Error
       state_->connections->shut_down();
       if (!state_->newer(connect_timeout_s)) throw;
       log_info("The ranks join again, because one was lost: ", user_message(error));

@@ -56,7 +56,7 @@ class ElasticWorld {
   void join(int ranks_per_replica = 1);
   bool has_joined() const;
 
-  /// Call this function after join().
+  /// Throws: c10::Error if this process is in no world: before join(), or after a rejoin() that threw
   const World& world() const;
   /// Whether the process took the place of a lost one, so that it has no state of the job yet.
   bool is_replacement() const;

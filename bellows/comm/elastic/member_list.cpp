@@ -59,7 +59,7 @@ void MemberList::remove(int id) {
   publish_changes();
 }
 
-void MemberList::look() {
+void MemberList::admit_ready() {
   const auto given = job_.find(ranks_per_replica_key);
   const int ranks = given ? std::max(std::atoi(given->c_str()), 1) : 1;
   for (Process& process : processes_) process.ready = process.ready || job_.find(ready_key(process.id)).has_value();

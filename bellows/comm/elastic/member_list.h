@@ -23,12 +23,13 @@ class MemberList {
   bool has_joined(int id) const { return job_.find(joined_key(id)).has_value(); }
   /// Whether a complete replica takes part that does not need the process.
   bool can_spare(int id) const;
-  /// Returns the ID for a new process. The process takes part when it is ready and its replica is complete, see look().
+  /// Returns the ID for a new process. The process takes part when it is ready and its replica is complete, see
+  /// admit_ready().
   int add(int place);
   /// Removes a process that has ended. Publishes nothing if no complete replica is left.
   void remove(int id);
   /// Lets processes that are ready take part. Call this function several times a second.
-  void look();
+  void admit_ready();
 
  private:
   struct Process {

@@ -181,9 +181,11 @@ bool Round::replace(Slot& slot) {
 }
 
 /// Whether the process has nothing left to do, because the ranks have finished or stop, and it does not take part.
+/// Original ranks of a program without an ElasticWorld never join a world, but they always take part.
 bool Round::is_left_over(const Slot& slot) const {
   if (!members_ || (!finished_ && !stop_)) return false;
-  return !members_->takes_part(slot.id) || (finished_ && !members_->has_joined(slot.id));
+  const bool is_replacement = slot.id >= ranks_;
+  return !members_->takes_part(slot.id) || (finished_ && is_replacement && !members_->has_joined(slot.id));
 }
 
 void Round::end_left_over() {
@@ -253,7 +255,7 @@ void Round::reap() {
     }
   }
   if (!members_) return;
-  if (!stop_ && !failure_ && !finished_) members_->look();
+  if (!stop_ && !failure_ && !finished_) members_->admit_ready();
   end_left_over();
 }
 

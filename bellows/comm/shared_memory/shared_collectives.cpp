@@ -24,6 +24,15 @@ std::byte* bytes_at(const at::Tensor& tensor, int64_t element) {
   return static_cast<std::byte*>(tensor.data_ptr()) + element * static_cast<int64_t>(tensor.element_size());
 }
 
+constexpr std::chrono::hours longest_timeout{24 * 365};
+
+/// Throws unless `whole` has the elements of `part` for each rank.
+void check_parts(const char* name, const at::Tensor& part, const at::Tensor& whole, int ranks) {
+  TORCH_CHECK_VALUE(part.scalar_type() == whole.scalar_type() && whole.numel() == part.numel() * ranks, name,
+                    ": expected a tensor of ", ranks, " times ", part.numel(), " elements of ", part.scalar_type(),
+                    ", got ", whole.numel(), " elements of ", whole.scalar_type(), ".");
+}
+
 at::Tensor elements(std::byte* memory, int64_t count, const at::Tensor& like) {
   return at::from_blob(memory, {count}, at::TensorOptions(like.scalar_type()));
 }
@@ -87,7 +96,7 @@ void reduce_on_this_thread(const at::Tensor& out, const Tensors& parts, Op op) {
   }
 }
 
-bool wanted() {
+bool is_enabled() {
   const char* const setting = std::getenv("BELLOWS_SHARED_MEMORY");
   return !setting || std::string_view(setting) != "0";
 }
@@ -111,23 +120,26 @@ bool on_all_ranks(bool value, c10d::Backend& connection) {
 std::shared_ptr<SharedCollectives> SharedCollectives::connect(c10d::Backend& connection) {
   const int rank = connection.getRank(), size = connection.getSize();
   std::unique_ptr<SharedRegion> region;
-  if (rank == 0 && wanted()) region = SharedRegion::create(size);
+  if (rank == 0 && is_enabled()) region = SharedRegion::create(size);
   const RegionAddress address = broadcast_address(region ? region->address() : RegionAddress(), connection);
-  if (rank != 0 && wanted()) region = SharedRegion::open(address, rank, size);
+  if (rank != 0 && is_enabled()) region = SharedRegion::open(address, rank, size);
   if (!on_all_ranks(region != nullptr, connection)) return nullptr;
   region->all_opened();
   return std::shared_ptr<SharedCollectives>(new SharedCollectives(std::move(region)));
 }
 
 bool SharedCollectives::supports(const at::Tensor& tensor) {
-  return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_non_overlapping_and_dense();
+  return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous();
 }
 
 bool SharedCollectives::supports(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  const Op known[] = {Op::SUM, Op::PRODUCT, Op::MIN, Op::MAX};
-  const at::ScalarType type = tensor.scalar_type();
-  const bool has_order = type != at::kBool && !at::isComplexType(type);
-  return supports(tensor) && has_order && std::find(std::begin(known), std::end(known), op.op_) != std::end(known);
+  constexpr Op ops[] = {Op::SUM, Op::PRODUCT, Op::MIN, Op::MAX};
+  constexpr at::ScalarType types[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kByte,
+                                      at::kChar,  at::kShort,  at::kInt,  at::kLong};
+  const auto among = [](const auto& list, auto value) {
+    return std::find(std::begin(list), std::end(list), value) != std::end(list);
+  };
+  return supports(tensor) && among(types, tensor.scalar_type()) && among(ops, op.op_);
 }
 
 /// If a rank cannot start a call, for example for lack of memory, its next call has another number than those of the other
@@ -142,6 +154,8 @@ SharedCollectives::WorkHandle SharedCollectives::start(RegionCall call, Tensors 
   }
   const auto announced = [this, call, run = std::move(run)] {
     try {
+      // Bounded, because the sum of a time and a very long timeout would be in the past.
+      end_ = std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(timeout_.load(), longest_timeout);
       region_->announce(call);
       run();
     } catch (...) {
@@ -182,7 +196,6 @@ void SharedCollectives::leave() {
   {
     const MutexLock lock(mutex_);
     left_ = true;
-    if (!tasks_.empty()) region_->close();
     thread = std::move(thread_);
   }
   region_->close();
@@ -198,17 +211,21 @@ SharedCollectives::WorkHandle SharedCollectives::all_reduce(const at::Tensor& te
 }
 
 SharedCollectives::WorkHandle SharedCollectives::broadcast(const at::Tensor& tensor, int root) {
+  TORCH_CHECK_VALUE(root >= 0 && root < region_->size(), "broadcast: expected a root from 0 to ", region_->size() - 1,
+                    ", got ", root, ".");
   RegionCall call{RegionCall::Kind::broadcast, static_cast<int64_t>(tensor.scalar_type()), root, tensor.numel()};
   return start(call, {tensor}, [this, tensor, root] { broadcast_now(tensor, root); });
 }
 
 SharedCollectives::WorkHandle SharedCollectives::all_gather(const at::Tensor& out, const at::Tensor& in) {
+  check_parts("all_gather", in, out, region_->size());
   RegionCall call{RegionCall::Kind::all_gather, static_cast<int64_t>(in.scalar_type()), 0, in.numel()};
   return start(call, {out}, [this, out, in] { all_gather_now(out, in); });
 }
 
 SharedCollectives::WorkHandle SharedCollectives::reduce_scatter(const at::Tensor& out, const at::Tensor& in,
                                                                 const c10d::ReduceOp& op) {
+  check_parts("reduce_scatter", out, in, region_->size());
   RegionCall call{RegionCall::Kind::reduce_scatter, static_cast<int64_t>(in.scalar_type()),
                   static_cast<int64_t>(op.op_), out.numel()};
   return start(call, {out}, [this, out, in, op = op.op_] { reduce_scatter_now(out, in, op); });

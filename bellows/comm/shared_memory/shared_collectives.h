@@ -23,7 +23,7 @@ namespace bellows::comm {
 ///
 /// Numerics: reductions combine neighboring ranks, then neighboring results, and so on, in the dtype of the tensor. The
 ///           results of all ranks are bit-identical, and do not depend on the size of the tensor
-/// Memory:   two buffers of 1 MiB per rank and two per group. The system allocates the pages that are used
+/// Memory:   two buffers of 1 MiB per rank and two per group, which all ranks share
 /// Threads:  thread-safe. Each rank runs the calls of the group in order, on one thread
 class SharedCollectives : public std::enable_shared_from_this<SharedCollectives> {
  public:
@@ -34,10 +34,12 @@ class SharedCollectives : public std::enable_shared_from_this<SharedCollectives>
   /// Params: connection – a connected back end of the same ranks
   static std::shared_ptr<SharedCollectives> connect(c10d::Backend& connection);
 
-  /// Whether the other functions support such tensors. The result is the same on all ranks if they pass the same dtype.
+  /// Whether the other functions support such tensors. The result is the same on all ranks if they pass the same dtype
+  /// and layout.
   static bool supports(const at::Tensor& tensor);
   static bool supports(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
+  // Throws: c10::ValueError if the sizes or dtypes of `in` and `out` do not fit, or if the root does not exist
   WorkHandle all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op);
   WorkHandle broadcast(const at::Tensor& tensor, int root);
   /// Params: out – [size · n]; in – [n] elements, which may be this rank's part of `out`
@@ -65,11 +67,12 @@ class SharedCollectives : public std::enable_shared_from_this<SharedCollectives>
   void broadcast_now(const at::Tensor& tensor, int root);
   void all_gather_now(const at::Tensor& out, const at::Tensor& in);
   void reduce_scatter_now(const at::Tensor& out, const at::Tensor& in, c10d::ReduceOp::RedOpType op);
-  void barrier() { region_->barrier(timeout_.load()); }
+  void barrier() { region_->barrier(end_); }
 
   const std::unique_ptr<SharedRegion> region_;
   std::atomic<std::chrono::milliseconds> timeout_ = std::chrono::milliseconds(600'000);
-  int64_t buffers_used_ = 0;  ///< only on the thread; its parity selects the next buffer
+  int64_t buffers_used_ = 0;          ///< only on the thread; its parity selects the next buffer
+  SharedRegion::TimePoint end_ = {};  ///< only on the thread; when the running call must end
   Mutex mutex_;
   int64_t calls_ BELLOWS_GUARDED_BY(mutex_) = 0;  ///< also those that could not start
   ConditionVariable wake_;

@@ -26,14 +26,14 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr size_t cache_line = 64;
-constexpr auto process_check_period = 50ms;  // between two looks at the processes of ranks that are missing
+constexpr auto process_check_period = 50ms;  // how often a rank checks whether the processes of missing ranks still run
 
 size_t rounded_up(size_t bytes) {
   constexpr size_t page = 4096;
   return (bytes + page - 1) / page * page;
 }
 
-/// Sleeps until `word` differs from `value`, or a little longer than `process_check_period`.
+/// Sleeps until `word` differs from `value`, for at most about `process_check_period`.
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
   const timespec time{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(process_check_period).count()};
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, value, &time, nullptr, 0);
@@ -92,6 +92,8 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t
 
 }  // namespace
 
+SharedRegion::SharedRegion(int rank, int size) : rank_(rank), size_(size), owner_(getpid()) {}
+
 SharedRegion::Header& SharedRegion::header() const {
   return *std::launder(reinterpret_cast<Header*>(memory_));
 }
@@ -120,7 +122,8 @@ std::unique_ptr<SharedRegion> SharedRegion::create(int size) {
   if (!may_create(region->bytes())) return nullptr;
   const int file = memfd_create("bellows", MFD_CLOEXEC);
   if (file < 0) return nullptr;
-  const bool mapped = ftruncate(file, static_cast<off_t>(region->bytes())) == 0 && region->map(file);
+  // Reserves the memory, because a write to memory that the system cannot provide would end the process.
+  const bool mapped = fallocate(file, 0, 0, static_cast<off_t>(region->bytes())) == 0 && region->map(file);
   if (!mapped) {
     ::close(file);
     return nullptr;
@@ -137,7 +140,10 @@ std::unique_ptr<SharedRegion> SharedRegion::create(int size) {
 std::unique_ptr<SharedRegion> SharedRegion::open(const RegionAddress& address, int rank, int size) {
   if (address.file < 0 || network_of(std::to_string(address.pid)) != network_of("self")) return nullptr;
   const std::string path = c10::str("/proc/", address.pid, "/fd/", address.file);
-  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  // In another container, the same numbers belong to another file.
+  std::error_code error;
+  if (!std::filesystem::read_symlink(path, error).string().starts_with("/memfd:bellows")) return nullptr;
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   if (file < 0) return nullptr;
   std::unique_ptr<SharedRegion> region(new SharedRegion(rank, size));
   const bool mapped = region->map(file);
@@ -151,7 +157,7 @@ std::unique_ptr<SharedRegion> SharedRegion::open(const RegionAddress& address, i
 
 SharedRegion::~SharedRegion() {
   if (address_.file >= 0) ::close(static_cast<int>(address_.file));
-  if (!memory_) return;
+  if (!memory_ || owner_ != getpid()) return;  // a child process does not have the memory
   close();
   munmap(memory_, bytes());
 }
@@ -177,13 +183,13 @@ bool SharedRegion::all_arrived() const {
   return true;
 }
 
-void SharedRegion::barrier(std::chrono::milliseconds timeout) {
-  TORCH_CHECK(slot(rank_).closed == 0, "this rank has closed the connection to the other ranks.");
+void SharedRegion::barrier(TimePoint end) {
+  check_open();
   slot(rank_).arrived.store(++arrived_);
   header().bell.fetch_add(1);
   if (header().sleepers.load() > 0) wake_all(header().bell);
   try {
-    wait_for_all(timeout);
+    wait_for_all(end);
     if (std::exchange(announced_, false)) check_calls();
   } catch (...) {
     close();
@@ -191,14 +197,17 @@ void SharedRegion::barrier(std::chrono::milliseconds timeout) {
   }
 }
 
-void SharedRegion::wait_for_all(std::chrono::milliseconds timeout) {
+void SharedRegion::check_open() const {
+  TORCH_CHECK(slot(rank_).closed.load() == 0, "this rank has closed the connection to the other ranks.");
+}
+
+void SharedRegion::wait_for_all(TimePoint end) {
   constexpr int spins = 200;  // about 10 µs, less than a thread needs to fall asleep and wake up
   for (int i = 0; i < spins; ++i) {
     if (all_arrived()) return;
     pause();
   }
-  const auto end = Clock::now() + timeout;
-  auto next_look = Clock::now() + process_check_period;
+  auto next_check = Clock::now() + process_check_period;
   header().sleepers.fetch_add(1);
   struct Awake {
     std::atomic<uint32_t>& sleepers;
@@ -207,14 +216,15 @@ void SharedRegion::wait_for_all(std::chrono::milliseconds timeout) {
   while (true) {
     const uint32_t bell = header().bell.load();
     if (all_arrived()) return;
+    check_open();
     for (int rank = 0; rank < size_; ++rank) {
       TORCH_CHECK(slot(rank).arrived.load() >= arrived_ || slot(rank).closed.load() == 0, "rank ", rank,
                   " of the group has closed the connection.");
     }
-    if (Clock::now() >= next_look) {
+    if (Clock::now() >= next_check) {
       check_missing();
-      TORCH_CHECK(Clock::now() < end, "timed out after ", timeout.count(), " ms.");
-      next_look = Clock::now() + process_check_period;
+      TORCH_CHECK(Clock::now() < end, "the other ranks did not answer in time.");
+      next_check = Clock::now() + process_check_period;
     }
     sleep_while(header().bell, bell);
   }
@@ -237,6 +247,7 @@ void SharedRegion::check_calls() const {
 }
 
 void SharedRegion::close() {
+  if (owner_ != getpid()) return;
   slot(rank_).closed.store(1);
   header().bell.fetch_add(1);
   wake_all(header().bell);

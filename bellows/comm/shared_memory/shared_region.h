@@ -34,6 +34,8 @@ struct RegionCall {
 /// Threads: one thread per rank; close() may be called from any thread
 class SharedRegion {
  public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
   /// Returns null if the system provides no such memory.
   static std::unique_ptr<SharedRegion> create(int size);
   /// Opens the memory that the first rank created. Returns null if it is not accessible, for example because the ranks
@@ -59,28 +61,30 @@ class SharedRegion {
   /// Announces the next call of this rank. Its first barrier throws if another rank made a different call.
   void announce(const RegionCall& call);
   /// Waits until all ranks have called this function equally often. All ranks then see the data that a rank wrote before.
-  /// Throws: c10::Error if a rank closed the memory, ended, or did not come within the timeout; c10::ValueError if the
+  /// Throws: c10::Error if a rank closed the memory, ended, or did not call this function before `end`; c10::ValueError if the
   ///         ranks make different calls. Afterwards, every further call throws, on all ranks
-  void barrier(std::chrono::milliseconds timeout);
-  /// Ends the waits of all ranks for this rank.
+  void barrier(TimePoint end);
+  /// Ends the waits of this rank, and those of all ranks for this rank.
   void close();
 
  private:
   struct Header;
   struct Slot;
-  SharedRegion(int rank, int size) : rank_(rank), size_(size) {}
+  SharedRegion(int rank, int size);
   bool map(int file);
   size_t offset(int rank, int64_t number) const;
   size_t bytes() const { return offset(size_, 2); }
   Header& header() const;
   Slot& slot(int rank) const;
   bool all_arrived() const;
-  void wait_for_all(std::chrono::milliseconds timeout);
+  void check_open() const;
+  void wait_for_all(TimePoint end);
   void check_missing() const;
   void check_calls() const;
 
   const int rank_;
   const int size_;
+  const int64_t owner_;  ///< the process
   RegionAddress address_;
   std::byte* memory_ = nullptr;
   std::vector<Peer> peers_;

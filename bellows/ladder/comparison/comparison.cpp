@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "bellows/ladder/climb.h"
@@ -24,6 +26,30 @@ Recipe controlled(Recipe recipe) {
   recipe.target_accuracy = 0;
   recipe.early_stopping_patience = 0;
   return with_model_defaults(recipe);
+}
+
+/// The recipe that the report contains. A technique may exclude a setting that the comparison clears.
+Recipe reported(const Recipe& recipe) {
+  try {
+    recipe.validate();
+    return recipe;
+  } catch (const c10::Error&) {
+    return controlled(recipe);
+  }
+}
+
+/// Whether the two recipes increase their batches and images in the same way.
+bool grow_alike(const Recipe& a, const Recipe& b) {
+  return a.batch_size_start == b.batch_size_start && a.image_size_start == b.image_size_start &&
+         a.growth_epochs == b.growth_epochs;
+}
+
+/// The names of the techniques are keys of the report.
+void check_compared_names(const std::vector<ComparedRecipe>& others) {
+  std::set<std::string> taken = {"plain"};
+  for (const ComparedRecipe& other : others)
+    TORCH_CHECK_VALUE(taken.insert(other.name).second, "ladder: two compared recipes have the name \"", other.name,
+                      "\". Names must be unique, and \"plain\" is the name of the first recipe.");
 }
 
 class Comparison final : public LadderClimb {
@@ -140,10 +166,7 @@ class Comparison final : public LadderClimb {
   void keep(size_t) override {}
   void measure_total() override { report_.speedup = report_.top().speedup; }
 
-  void finish() override {
-    const auto at = &report_.top() == &report_.plain ? 0 : &report_.top() - report_.rungs.data() + 1;
-    report_.recipe_yaml = recipes_[static_cast<size_t>(at)].recipe.to_yaml();
-  }
+  void finish() override {}
 
   const int64_t threads_;
   ComparisonJobs& jobs_;
@@ -160,12 +183,12 @@ std::vector<ComparedRecipe> parallel_recipes(const Recipe& recipe, int ranks,
   for (const ParallelTechnique& technique : techniques.rows()) {
     ComparedRecipe compared{.name = technique.name,
                             .title = technique.title,
-                            .recipe = controlled(recipe),
+                            .recipe = with_model_defaults(recipe),
                             .ranks = technique.in_one_process ? 1 : ranks,
                             .lossy = technique.exactness == Exactness::lossy,
                             .obstacle = {},
                             .expected = technique.expected};
-    if (technique.obstacle) compared.obstacle = technique.obstacle(compared.recipe, ranks);
+    if (technique.obstacle) compared.obstacle = technique.obstacle(controlled(recipe), ranks);
     if (compared.obstacle.empty()) technique.apply(compared.recipe, ranks);
     recipes.push_back(std::move(compared));
   }
@@ -176,14 +199,32 @@ LadderReport compare_recipes(const ComparedRecipe& start, const std::vector<Comp
                              ComparisonJobs& jobs, const LadderOptions& options, const LadderInstruments& instruments,
                              const std::function<void(const LadderEvent&)>& on_event) {
   check_training(options);
+  check_compared_names(others);
   TORCH_CHECK_VALUE(threads >= 1, "ladder: expected at least 1 thread, got ", threads, ".");
   LadderOptions compared = options;
   compared.goal = LadderGoal::comparison;
   ComparedRecipe first = start;
   first.recipe = controlled(start.recipe);
   std::vector<ComparedRecipe> rungs = others;
-  for (ComparedRecipe& rung : rungs) rung.recipe = controlled(rung.recipe);
-  return Comparison(first, rungs, threads, jobs, compared, instruments, on_event).run();
+  for (ComparedRecipe& rung : rungs) {
+    if (rung.obstacle.empty() && !grow_alike(start.recipe, rung.recipe))
+      rung.obstacle =
+          "it changes batch_size_start, image_size_start or growth_epochs, but all configurations train with full "
+          "batches and images";
+    rung.recipe = controlled(rung.recipe);
+  }
+  LadderReport report = Comparison(first, rungs, threads, jobs, compared, instruments, on_event).run();
+  const RungResult* const top = &report.top();
+  const ComparedRecipe& fastest = top == &report.plain ? start : others[static_cast<size_t>(top - report.rungs.data())];
+  report.recipe_yaml = reported(fastest.recipe).to_yaml();
+  return report;
+}
+
+bool has_measured_rung(const LadderReport& report) {
+  return std::any_of(report.rungs.begin(), report.rungs.end(), [](const RungResult& rung) {
+    return rung.verdict != Verdict::not_measured && rung.verdict != Verdict::does_not_apply &&
+           rung.verdict != Verdict::failed;
+  });
 }
 
 std::string place_text(const RungResult& rung) {

@@ -18,6 +18,7 @@ using namespace page;
 
 std::string comparison_headline(const LadderReport& report) {
   if (report.interrupted) return "Stopped before the end";
+  if (!has_measured_rung(report)) return "No configuration was measured";
   if (&report.top() == &report.plain) return "Nothing was faster than " + escape_html(report.plain.title);
   return escape_html(report.top().title) + ": <strong>" + chart_number("%.2f×", report.speedup.ratio) +
          "</strong> faster than " + escape_html(report.plain.title);
@@ -79,7 +80,8 @@ std::string comparison_conditions(const LadderReport& report) {
   const LadderOptions& options = report.options;
   return "<div class=\"panel\">\n<h2>How it was measured</h2>\n<dl>\n" + entry("model", report.model) +
          entry("data", report.data) + machine_entries(report.machine) +
-         entry("cores", "several ranks share the threads of " + report.plain.title + ". Each rank has at least one") +
+         entry("cores", "several ranks share the threads of " + report.plain.title +
+                            ". Each rank has the same number of threads, rounded down, but at least one") +
          entry("comparisons", c10::str("each configuration alternates with ", report.plain.title, " in ", options.pairs,
                                        " to ", options.max_pairs, " pairs of timed windows")) +
          entry("target", c10::str(chart_number("%.4g", 100 * options.target_accuracy), " % held-out accuracy, ",

@@ -64,7 +64,7 @@ int64_t state_bytes(const to::Optimizer& optimizer, const to::OptimizerOptions& 
   });
   TORCH_CHECK_VALUE(known,
                     "offload_state: expected one of the optimizers SGD, Adam, AdamW, RMSprop, Adagrad or Lion of "
-                    "bellows::optim or torch::optim. The state of Adafactor is small enough to stay in memory.");
+                    "bellows::optim or torch::optim. Do not set offload_state for other optimizers.");
   return bytes;
 }
 

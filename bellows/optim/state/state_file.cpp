@@ -15,7 +15,7 @@
 namespace bellows::optim {
 
 StateFile::User StateFile::optimizer_state() {
-  return {"offload_state", "To need less space, use int8 or int4 state (state_dtype), or Adafactor."};
+  return {"offload_state", "To need less space, use int8 or int4 state (state_dtype)."};
 }
 
 std::shared_ptr<StateFile> StateFile::make(const std::string& folder, int64_t bytes, User user) {
@@ -87,9 +87,7 @@ int64_t StateFile::resident_bytes(FilePart part) const {
 // --- writing in the background
 
 StateWriter::StateWriter(std::shared_ptr<const StateFile> file, int64_t most_bytes)
-    : file_(std::move(file)),
-      most_bytes_(most_bytes),
-      thread_(start_thread("optimizer state in files", [this] { run(); })) {}
+    : file_(std::move(file)), most_bytes_(most_bytes), thread_(start_thread(file_->user(), [this] { run(); })) {}
 
 StateWriter::~StateWriter() {
   {

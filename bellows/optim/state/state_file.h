@@ -49,6 +49,7 @@ class StateFile : public std::enable_shared_from_this<StateFile> {
   /// Returns the number of bytes of the part that are in memory.
   int64_t resident_bytes(FilePart part) const;
   int64_t size() const { return file_.size(); }
+  const std::string& user() const { return user_.name; }
 
  private:
   StateFile(const std::string& folder, int64_t bytes, User user);
@@ -63,6 +64,7 @@ class StateFile : public std::enable_shared_from_this<StateFile> {
 class StateWriter {
  public:
   /// Params: most_bytes – limit for the bytes that wait to be written
+  /// Throws: c10::Error if the system cannot start a thread. The message starts with the user of the file
   StateWriter(std::shared_ptr<const StateFile> file, int64_t most_bytes);
   ~StateWriter();
   StateWriter(const StateWriter&) = delete;

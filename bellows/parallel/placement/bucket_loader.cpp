@@ -108,8 +108,9 @@ at::Tensor BucketLoader::take_memory(int64_t bytes) {
     count_memory(-spare_.back().numel());
     spare_.pop_back();
   }
+  at::Tensor memory = new_memory(bytes);
   count_memory(bytes);
-  return new_memory(bytes);
+  return memory;
 }
 
 StreamedWeightsCounters BucketLoader::counters() const {
@@ -161,9 +162,18 @@ void BucketLoader::finish(size_t bucket) {
     free(bucket);
     std::rethrow_exception(error);
   }
-  if (!device_.is_cpu()) memory = memory.to(device_);
-  tap::provide_memory(*buckets_[bucket].storage.unsafeGetStorageImpl(),
-                      tap::withdraw_memory(storage_impl(memory), why_));
+  try {
+    if (!device_.is_cpu()) memory = memory.to(device_);
+    tap::provide_memory(*buckets_[bucket].storage.unsafeGetStorageImpl(),
+                        tap::withdraw_memory(storage_impl(memory), why_));
+  } catch (...) {  // there is no memory, and the next load() reads the bucket again
+    {
+      const MutexLock lock(mutex_);
+      slots_[bucket] = {};
+    }
+    count_memory(-buckets_[bucket].bytes);
+    throw;
+  }
   const MutexLock lock(mutex_);
   slots_[bucket].state = State::loaded;
 }

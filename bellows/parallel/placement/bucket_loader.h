@@ -31,7 +31,8 @@ class BucketLoader {
   int64_t budget() const { return budget_; }
   /// Loads the buckets in `needed` and starts to load those in `wanted`. All other buckets lose their memory.
   /// Params: wanted – starts with all buckets of `needed`; their sizes must not exceed the budget
-  /// Throws: exceptions of reading a needed bucket. The bucket then has no memory, and the next call reads it again
+  /// Throws: exceptions of reading a needed bucket, or of allocating its memory. The bucket then has no memory, and the
+  ///         next call reads it again
   void load(const std::vector<size_t>& needed, const std::vector<size_t>& wanted);
   /// Returns the counters, without those of resident weights.
   StreamedWeightsCounters counters() const;

@@ -161,6 +161,9 @@ DeviceMap infer_device_map(const std::vector<WeightSize>& weights, const DeviceM
   check_budgets(options);
   DeviceMap map{.modules = pieces_of(weights, options.keep_together)};
   const int64_t budget = options.device_bytes - options.activation_bytes;
+  TORCH_CHECK_VALUE(budget >= 0 || !map.modules.empty(), "device map: expected a `device_bytes` of at least ",
+                    options.activation_bytes, " bytes (", bytes_text(options.activation_bytes),
+                    ") for the activations, got ", options.device_bytes, " bytes.");
   const Residents residents = best_residents(map.modules, budget);
   int64_t largest = 0;
   for (const MappedModule& module : map.modules) largest = std::max(largest, module.bytes);
@@ -169,8 +172,8 @@ DeviceMap infer_device_map(const std::vector<WeightSize>& weights, const DeviceM
   TORCH_CHECK_VALUE(residents.bytes >= 0, "device map: the budget for weights must be at least ", largest, " bytes (",
                     bytes_text(largest), "), the size of module \"", widest->name, "\", got ",
                     std::max<int64_t>(budget, 0), " bytes",
-                    options.activation_bytes > 0 ? " without the activations" : "",
-                    ". Increase the budget, or divide the module with `keep_together`.");
+                    options.activation_bytes > 0 ? " without the activations" : "", ". Increase the budget",
+                    options.keep_together.empty() ? "." : ", or match smaller modules in `keep_together`.");
   for (size_t i = 0; i < map.modules.size(); ++i) {
     MappedModule& module = map.modules[i];
     const bool host = map.host_bytes + module.bytes <= options.host_bytes;

@@ -269,23 +269,28 @@ StreamedWeightsCounters StreamedWeights::Streaming::counters() const {
 /// One use of the weights on this thread.
 class StreamedWeights::Use {
  public:
-  explicit Use(std::shared_ptr<Streaming> streaming) : streaming_(std::move(streaming)) {
-    TORCH_CHECK_VALUE(!streaming_->model().training(), "streamed weights: model \"", streaming_->model().name(),
-                      "\" is in training mode. Streamed weights are read-only and have no gradients, so they are for "
-                      "inference only. Call model.eval() first.");
-    streaming_->begin_use();
-    guard_.emplace(streaming_);
-  }
-  ~Use() {
-    guard_.reset();
-    streaming_->end_use();
-  }
-  Use(const Use&) = delete;
-  Use& operator=(const Use&) = delete;
+  explicit Use(const std::shared_ptr<Streaming>& streaming) : turn_(streaming), guard_(streaming) {}
 
  private:
-  std::shared_ptr<Streaming> streaming_;
-  std::optional<tap::OpCheckGuard> guard_;
+  /// Holds the lock. As a member, it releases the lock if the constructor of `guard_` throws.
+  class Turn {
+   public:
+    explicit Turn(std::shared_ptr<Streaming> streaming) : streaming_(std::move(streaming)) {
+      TORCH_CHECK_VALUE(!streaming_->model().training(), "streamed weights: model \"", streaming_->model().name(),
+                        "\" is in training mode. Streamed weights are read-only and have no gradients, so they are for "
+                        "inference only. Call model.eval() first.");
+      streaming_->begin_use();
+    }
+    ~Turn() { streaming_->end_use(); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    std::shared_ptr<Streaming> streaming_;
+  };
+
+  Turn turn_;
+  tap::OpCheckGuard guard_;  ///< destroyed before the lock is released
 };
 
 class StreamedWeights::StreamedModel final : public ModelWrapper {

@@ -69,9 +69,11 @@ class StreamedWeights {
   StreamedWeights& operator=(const StreamedWeights&) = delete;
 
   /// Returns a model that loads its weights when it is called. It may outlive this object.
-  /// Throws: forward throws c10::ValueError in training mode, if gradients are enabled, or if one operator needs more weights at once than the
-  ///         working memory can hold. It throws errors of reading the file, which name the tensor; the next call tries
-  ///         again. Moving or casting the model throws
+  /// Throws: forward throws c10::ValueError in training mode, or if one operator needs more weights at once than the
+  ///         working memory can hold. It also throws c10::ValueError if gradients are enabled and an operator uses a
+  ///         streamed weight that requires a gradient. Frozen weights are not checked: forward runs, but a backward
+  ///         pass that needs them throws c10::Error if they are no longer in memory. forward throws errors of reading
+  ///         the file, which name the tensor; the next call tries again. Moving or casting the model throws
   Model model() const;
   const DeviceMap& device_map() const;
   StreamedWeightsCounters counters() const;

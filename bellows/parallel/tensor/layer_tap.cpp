@@ -9,8 +9,8 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -18,6 +18,7 @@
 #include "bellows/parallel/tensor/cross_entropy.h"
 #include "bellows/parallel/tensor/divided_dropout.h"
 #include "bellows/parallel/tensor/exchange.h"
+#include "bellows/tap/gradient_tap.h"
 
 namespace bellows::parallel {
 
@@ -54,7 +55,7 @@ void set_result(const tap::OpRef& op, tap::Stack& stack, at::Tensor result) {
 
 /// In backward, gradients are computed with the same operators, but without recording. Recomputed forward passes record.
 bool computes_gradients() {
-  return torch::autograd::get_current_graph_task_id() >= 0 && !c10::GradMode::is_enabled();
+  return tap::backward_id() >= 0 && !c10::GradMode::is_enabled();
 }
 
 }  // namespace
@@ -93,13 +94,20 @@ void LayerTap::check(const tap::OpRef& op, tap::Stack& stack) {
   if (computing_ || is_one_of(name, allowed_readers)) return;
   TORCH_CHECK(!sequence_ || !name.starts_with("bellows::"), "tensor parallelism: the fused operator ", name,
               " does not support sequence parallelism. Create the model with fused: false.");
-  for (const c10::IValue& argument : op.arguments(stack)) {
+  const auto check_argument = [&](const c10::IValue& argument) {
     const Layer* layer = layer_of(argument);
-    if (!layer) continue;
-    if (is_one_of(name, casts) && at::autocast::is_autocast_enabled(argument.toTensor().device().type())) continue;
+    if (!layer) return;
+    if (is_one_of(name, casts) && at::autocast::is_autocast_enabled(argument.toTensor().device().type())) return;
     TORCH_CHECK(false, "tensor parallelism: ", name, " reads the parameter \"", layer->cut.name,
                 "\", of which each rank has only a part. Only linear, matmul, mm, addmm and embedding support divided "
                 "weights. Leave the parameter out of the plan.");
+  };
+  for (const c10::IValue& argument : op.arguments(stack)) {
+    if (!argument.isList()) {
+      check_argument(argument);
+      continue;
+    }
+    for (const c10::IValue& element : argument.toListRef()) check_argument(element);
   }
 }
 
@@ -143,8 +151,7 @@ at::Tensor LayerTap::row_input(const at::Tensor& x, const at::Tensor& weight, co
   return complete ? take_slice(x, -1, group_) : x;
 }
 
-at::Tensor LayerTap::row_output(const at::Tensor& partial, const at::Tensor& bias) {
-  inside_ = false;
+at::Tensor LayerTap::row_output(const at::Tensor& partial, const at::Tensor& bias) const {
   const at::Tensor y = sequence_ ? add_and_slice(partial, 1, group_) : add_outputs(partial, group_);
   if (!bias.defined()) return y;
   const at::Tensor term = sequence_ ? add_gradients(bias, group_) : bias;
@@ -156,6 +163,9 @@ at::Tensor LayerTap::divided_linear(Layer& layer, const at::Tensor& x, const at:
   layer.used = true;
   if (layer.cut.style.cut == Cut::row) {
     const at::Tensor own = row_input(x, weight, layer);
+    // Before linear, because the second run of a checkpointed function may end there.
+    inside_ = false;
+    if (tap::backward_id() >= 0) copied_ = {};
     return row_output(at::linear(own, weight), bias);
   }
   inside_ = layer.cut.style.cut == Cut::column;
@@ -232,6 +242,14 @@ void LayerTap::check_generators() {
                    "All ranks of a tensor axis must draw the same dropout masks. Seed them with the same number.");
 }
 
+void LayerTap::check_not_repeated() const {
+  TORCH_CHECK(
+      !generator_ || tap::backward_id() < 0, "tensor parallelism: activation checkpointing repeated a dropout ",
+      "that draws its mask with TensorOptions::generator. Backward cannot draw the mask of forward again, ",
+      "because checkpointing restores only libtorch's default generators. Do not set `generator`, and seed the ",
+      "default generator of all ranks of the axis with the same number.");
+}
+
 bool LayerTap::dropout(const tap::OpRef& op, tap::Stack& stack) {
   const auto arguments = op.arguments(stack);
   const at::Tensor x = arguments[0].toTensor();
@@ -242,6 +260,7 @@ bool LayerTap::dropout(const tap::OpRef& op, tap::Stack& stack) {
   if (inside_) slice = {x.dim() >= 4 ? 1 : x.dim() - 1, group_.rank(), group_.size()};
   if (!inside_ && sequence_) slice = {1, group_.rank(), group_.size()};
   if (slice.ranks == 1 && !generator_) return false;
+  check_not_repeated();
   set_result(op, stack, dropout_slice(x, p, slice, generator_));
   return true;
 }
@@ -253,6 +272,7 @@ bool LayerTap::attention(const tap::OpRef& op, tap::Stack& stack) {
   RandomSlice slice;
   if (inside_) slice = {call.query.dim() - 3, group_.rank(), group_.size()};
   if (slice.ranks == 1 && !generator_) return false;
+  check_not_repeated();
   set_result(op, stack, attention_slice(call, slice, generator_));
   return true;
 }

@@ -51,7 +51,7 @@ class LayerTap final : public tap::ArgumentTap, public tap::OpCheck {
   Layer* layer_of(const c10::IValue& weight);
   at::Tensor column_input(const at::Tensor& x);
   at::Tensor row_input(const at::Tensor& x, const at::Tensor& weight, const Layer& layer) const;
-  at::Tensor row_output(const at::Tensor& partial, const at::Tensor& bias);
+  at::Tensor row_output(const at::Tensor& partial, const at::Tensor& bias) const;
   at::Tensor divided_linear(Layer& layer, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
   at::Tensor divided_embedding(const Layer& layer, std::span<const c10::IValue> arguments);
   bool linear(const tap::OpRef& op, tap::Stack& stack);
@@ -61,11 +61,14 @@ class LayerTap final : public tap::ArgumentTap, public tap::OpCheck {
   bool layer_norm(const tap::OpRef& op, tap::Stack& stack) const;
   bool cross_entropy(const tap::OpRef& op, tap::Stack& stack) const;
   void check_generators();
+  /// Throws: c10::Error if the second run of a checkpointed function would draw new masks
+  void check_not_repeated() const;
 
   const comm::Group group_;
   const std::optional<at::Generator> generator_;
   std::unordered_map<const c10::StorageImpl*, Layer> layers_;
-  /// The latest inputs of column layers. Layers with the same input share one exchange in backward.
+  /// The latest inputs of column layers. Layers with the same input share one exchange in backward. During backward,
+  /// the second runs of checkpointed functions keep an input only until the next row layer.
   std::array<Copied, 4> copied_;
   size_t next_copied_ = 0;
   bool inside_ = false;  ///< after a column layer and before a row layer, activations are divided

@@ -85,7 +85,8 @@ class DividedModel final : public ModelWrapper {
       return forward();
     }();
     state->tap->reset();
-    if (std::exchange(state->first_forward, false)) state->tap->check_all_used();
+    if (state->first_forward) state->tap->check_all_used();
+    state->first_forward = false;
     return outputs;
   }
 

@@ -22,6 +22,7 @@ namespace bellows::parallel {
 struct TensorOptions {
   /// Draws the masks of at::dropout and of attention. By default, libtorch's default generator draws them. The state
   /// must be the same on all ranks of the axis. Fused layers of the component nn always use the default generator.
+  /// Activation checkpointing of dropout needs the default generator, too: with this option, backward throws.
   std::optional<at::Generator> generator;
   bool broadcast = true;  ///< copy the parameters and buffers of rank 0 to all ranks before they are divided
 };
@@ -47,7 +48,8 @@ struct TensorOptions {
 /// Threads:  not thread-safe; backward may run on autograd's threads
 /// Throws:   forward throws c10::Error if an unsupported operator reads a divided weight (the message names both), if
 ///           the ranks' first batches or the states of their random generators differ, or if a rank ended. Backward
-///           throws if create_graph is set
+///           throws if create_graph is set, or if a checkpointed function draws dropout masks with
+///           TensorOptions::generator
 /// Ref:      arXiv:1909.08053 (Megatron-LM), arXiv:2205.05198 (sequence parallelism);
 ///           torch.distributed.tensor.parallel.parallelize_module
 class TensorParallel {

@@ -723,14 +723,39 @@ void distribute_parameters(ShardedOptimizer::Impl& impl, const ParameterLists& l
   }
 }
 
-/// Lets the optimizer step bucket by bucket if shards, gradients or state are in files. Collective.
-void create_bucket_steps(ShardedOptimizer::Impl& impl) {
+/// Ends the sharding. Parameters and optimizer then have the values that they had at its start. Collective.
+void unshard_with_values(ShardedOptimizer::Impl& impl, const NamedTensors& state) {
+  const c10::NoGradGuard no_grad;
+  unshard(impl);
+  for (const Unit& unit : impl.layout.units) {
+    if (!unit.shard.defined()) continue;  // the parameters have kept their values
+    const at::TensorOptions kind = unit.shard.options().device(unit.flat.device()).pinned_memory(false);
+    const at::Tensor all = at::empty({unit.flat.numel()}, kind);
+    all.narrow(0, unit.slice * impl.groups.shard.rank(), unit.slice).copy_(unit.shard);
+    comm::all_gather_in_place(all, impl.groups.shard);
+    for (const size_t index : unit.places) {
+      const Place& place = impl.layout.places[index];
+      at::Tensor(place.parameter).set_data(place.view_of(all).clone());
+    }
+  }
+  if (!state.empty()) optim::load_state_dict(*impl.local, state);
+}
+
+/// Lets the optimizer step bucket by bucket if shards, gradients or state are in files. If this fails on one rank, no
+/// rank's parameters are sharded any more. Collective.
+void create_bucket_steps(ShardedOptimizer::Impl& impl, const NamedTensors& state) {
   const ShardOptions& options = impl.options;
   if (options.offload_parameters != Offload::file && options.offload_state != Offload::file) return;
-  impl.bucket_steps = std::make_unique<BucketSteps>(*impl.local, impl.layout, impl.memory.file, impl.gradient_file);
-  if (options.offload_state != Offload::file) return;
-  create_on_all_ranks(impl.all,
-                      [&] { impl.bucket_steps->offload_state(options.offload_folder, options.offload_window_bytes); });
+  try {
+    create_on_all_ranks(impl.all, [&] {
+      impl.bucket_steps = std::make_unique<BucketSteps>(*impl.local, impl.layout, impl.memory.file, impl.gradient_file);
+      if (options.offload_state == Offload::file)
+        impl.bucket_steps->offload_state(options.offload_folder, options.offload_window_bytes);
+    });
+  } catch (...) {
+    unshard_with_values(impl, state);
+    throw;
+  }
 }
 
 }  // namespace
@@ -755,11 +780,11 @@ std::shared_ptr<ShardedOptimizer> zero_optimizer(std::shared_ptr<torch::optim::O
       impl->gradients = std::make_unique<GradientShards>(impl->layout, impl->groups, impl->all, options.reduce_dtype,
                                                          impl->gradient_file);
     }
-    create_bucket_steps(*impl);
   } catch (...) {
     unshard(*impl);
     throw;
   }
+  create_bucket_steps(*impl, state);
   auto sharded = std::make_shared<ShardedOptimizer>(std::move(impl));
   if (!state.empty()) sharded->load_state_dict(state);
   return sharded;

@@ -234,7 +234,9 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
 ///         parameters belong to another model or to amp::MasterWeights, and if the optimizer is not supported: LBFGS,
 ///         Adafactor, lr_tensor, stochastic_rounding, or low-bit state of a parameter that is not row-major. With
 ///         `offload_state` = file, it is also thrown for optimizers without state and for user-defined classes.
-///         c10::Error on every rank if the folder of one rank does not exist or its disk has too little space
+///         c10::Error on every rank if the folder of one rank does not exist or its disk has too little space.
+///         After an error of `offload_state`, the parameters have the values of rank 0, and the optimizer has its
+///         earlier state. You can call the function again with other options
 std::shared_ptr<ShardedOptimizer> zero_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer, const Model& model,
                                                  const comm::Group& group, const ShardOptions& options = {});
 

@@ -81,9 +81,19 @@ void log_placement(const parallel::DeviceMap& map, const std::string& path) {
            text(map.disk_bytes), " from ", path, " into ", text(map.working_bytes), " of working memory.");
 }
 
+/// Throws: c10::ValueError if the budget is smaller than the largest module
+parallel::DeviceMap map_within(const Model& model, const WeightMemory& memory) {
+  try {
+    return parallel::infer_device_map(model, {.device_bytes = memory.bytes});
+  } catch (const c10::Error& error) {
+    TORCH_CHECK_VALUE(false, "streamed weights: the memory for the weights is too small. ", user_message(error));
+  }
+}
+
 StreamedModel streamed_from(const Recipe& recipe, const std::string& path, const std::string& source,
                             const WeightMemory& memory) {
   StreamedModel result = model_without_values(recipe);
+  parallel::DeviceMap map = map_within(result.trained.model, memory);
   try {
     std::map<std::string, std::string> names;
     {
@@ -93,9 +103,9 @@ StreamedModel streamed_from(const Recipe& recipe, const std::string& path, const
     result.weights = std::make_shared<parallel::StreamedWeights>(
         result.trained.model, parallel::StreamedWeightsOptions{.file = path,
                                                                .names = std::move(names),
-                                                               .memory_bytes = memory.bytes,
+                                                               .device_map = std::move(map),
                                                                .device = result.trained.job.device});
-  } catch (const c10::Error& error) {
+  } catch (const c10::ValueError& error) {  // of the file
     TORCH_CHECK_VALUE(false, "`weights`: ", path, ": ", user_message(error));
   }
   log_placement(result.weights->device_map(), path);
@@ -141,13 +151,17 @@ std::string converted(const std::string& source, const Recipe& recipe, const Wei
   TORCH_CHECK_VALUE(!memory.folder.empty(), source,
                     ": weights can be streamed only from a safetensors file. Set a folder, in which a safetensors file "
                     "with these weights is written once.");
-  const std::string path = memory.folder + "/" + converted_name(source, recipe);
+  std::string path = memory.folder + "/" + converted_name(source, recipe);
   std::error_code unreadable;
   if (fs::exists(path, unreadable)) return path;
   std::error_code error;
   fs::create_directories(memory.folder, error);
   TORCH_CHECK(!error, "streamed weights: cannot create the folder ", memory.folder, ": ", error.message(), ".");
   const TrainedModel loaded = load();
+  if (loaded.weights != source) {  // a run has a newer checkpoint by now, or the newest one cannot be read
+    path = memory.folder + "/" + converted_name(loaded.weights, recipe);
+    if (fs::exists(path, unreadable)) return path;
+  }
   TORCH_CHECK_VALUE(loaded.trained_layers.empty() && !loaded.quantized, source,
                     ": the model was quantized. Quantized weights cannot be streamed; they are a quarter of the size.");
   const std::vector<std::pair<std::string, std::string>> metadata = {{"bellows.source", loaded.weights},

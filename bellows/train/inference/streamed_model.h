@@ -28,7 +28,8 @@ struct StreamedModel {
 ///
 /// Compiled forward passes are not supported, so the recipe's `compile` is ignored.
 /// Numerics: predictions and evaluations are identical to those of load_run()
-/// Cost:     the first call for a checkpoint loads the model into memory once, and writes its weights to the folder
+/// Cost:     the first call for a checkpoint loads the model into memory once, and writes its weights to the folder. If
+///           the newest checkpoint cannot be read, each call loads the previous one into memory
 /// Throws:   c10::ValueError like load_run() and StreamedWeights. Also if there is no folder, the budget is not
 ///           positive, the model was trained with the key `quantize`, or it is a TorchScript file. c10::Error if the
 ///           folder is not writable

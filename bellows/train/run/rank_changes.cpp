@@ -174,7 +174,7 @@ int ranks_per_replica(const Recipe& recipe) {
   return recipe.data_parallel == "ddp" || recipe.mesh.empty() ? 1 : parse_mesh(recipe.mesh).back().size;
 }
 
-void check_replaceable_ranks(const Recipe& recipe) {
+void check_replaceable_ranks(const Recipe& recipe, int launched_ranks) {
   const auto refuse = [](bool wrong, const std::string& what) {
     TORCH_CHECK_VALUE(!wrong, "train: with replaced ranks (bellows launch --replace-lost), ", what);
   };
@@ -186,6 +186,9 @@ void check_replaceable_ranks(const Recipe& recipe) {
          "data_parallel = " + recipe.data_parallel +
              " needs a second copy of each shard of the state. Set a mesh with " +
              "at least 2 replicas of at least 2 shards, such as {data: 2, shard: 2}, or data_parallel: ddp.");
+  const int mesh_ranks = zero ? axes.front().size * axes.back().size : launched_ranks;
+  refuse(mesh_ranks != launched_ranks, c10::str("mesh = ", recipe.mesh, " needs ", mesh_ranks, " ranks, got ",
+                                                launched_ranks, ". Start ", mesh_ranks, " ranks, or change the mesh."));
   refuse(recipe.shard_state_over_all,
          "shard_state_over_all must be false, because each part of the optimizer state then exists on one rank only.");
   refuse(recipe.offload_parameters != "none" || recipe.offload_state != "none",

@@ -66,7 +66,10 @@ TEST(DeviceMap, OneModuleAtATimeIsTheMinimum) {
   EXPECT_EQ(map.working_bytes, 8 * kib);
   const std::string message = message_of([] { infer_device_map(small_transformer(), {.device_bytes = 8 * kib - 1}); });
   EXPECT_THAT(message, HasSubstr("must be at least 8192 bytes"));
-  EXPECT_THAT(message, HasSubstr("the size of module \"embedding\", got 8191 bytes"));
+  EXPECT_THAT(message, HasSubstr("the size of module \"embedding\", got 8191 bytes. Increase the budget."));
+  EXPECT_THAT(
+      message_of([] { infer_device_map(small_transformer(), {.device_bytes = kib, .keep_together = {"layers"}}); }),
+      HasSubstr("Increase the budget, or match smaller modules in `keep_together`."));
 }
 
 TEST(DeviceMap, PatternsChooseThePieces) {
@@ -82,6 +85,15 @@ TEST(DeviceMap, PatternsChooseThePieces) {
 TEST(DeviceMap, BudgetsMustNotBeNegative) {
   EXPECT_THAT(message_of([] { infer_device_map(small_transformer(), {.device_bytes = -1}); }),
               HasSubstr("expected a `device_bytes` of at least 0, got -1."));
+}
+
+TEST(DeviceMap, ModelsWithoutParametersNeedOnlyTheActivations) {
+  EXPECT_TRUE(
+      infer_device_map(std::vector<WeightSize>(), {.device_bytes = kib, .activation_bytes = kib}).modules.empty());
+  EXPECT_THAT(message_of([] {
+                infer_device_map(std::vector<WeightSize>(), {.device_bytes = kib - 1, .activation_bytes = kib});
+              }),
+              HasSubstr("expected a `device_bytes` of at least 1024 bytes"));
 }
 
 TEST(DeviceMap, TiedWeightsCountOnce) {

@@ -5,6 +5,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "bellows/models/blocks.h"
+#include "bellows/recompute/activation_checkpoint.h"
 #include "tests/parallel/tensor/tensor_support.h"
 #include "tests/support/errors.h"
 
@@ -24,14 +25,16 @@ struct OwnNet final : torch::nn::Module {
     drop = register_module("drop", torch::nn::Dropout(0.3));
   }
   at::Tensor forward(const at::Tensor& x) {
-    at::Tensor y =
-        down->forward(drop->forward(at::relu(up->forward(x)))) * (scaled ? down->weight.sum() : at::ones({}));
+    at::Tensor factor = scaled ? down->weight.sum() : at::ones({});
+    if (joined) factor = at::cat({down->weight, down->weight}).sum();
+    at::Tensor y = down->forward(drop->forward(at::relu(up->forward(x)))) * factor;
     if (fails) throw std::runtime_error("a rank failed");
+    if (skips_last) return y;
     return last->forward(at::tanh(y));
   }
   torch::nn::Linear up{nullptr}, down{nullptr}, last{nullptr};
   torch::nn::Dropout drop{nullptr};
-  bool scaled = false, fails = false;
+  bool scaled = false, joined = false, fails = false, skips_last = false;
 };
 
 const TensorPlan own_plan = {{"up", column}, {"down", row}};
@@ -97,6 +100,35 @@ TEST(TensorLayers, RowLayerOfCompleteInput) {
     EXPECT_TRUE(at::allclose(y, expected, 1e-12, 1e-12));
     y.sum().backward();
     EXPECT_TRUE(at::allclose(divided->up->weight.grad(), gradient, 1e-12, 1e-12));
+  });
+}
+
+/// Checkpoints a column and a row layer, and refers weakly to the column layer's input of each run.
+struct CheckpointedPair final : torch::nn::Module {
+  CheckpointedPair() {
+    up = register_module("up", torch::nn::Linear(6, 8));
+    down = register_module("down", torch::nn::Linear(8, 5));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const auto block = [this](const at::Tensor& input) {
+      const at::Tensor twice = input * 2;
+      inputs.emplace_back(twice.getIntrusivePtr());
+      return down->forward(at::relu(up->forward(twice)));
+    };
+    return recompute::checkpoint(block, x);
+  }
+  torch::nn::Linear up{nullptr}, down{nullptr};
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> inputs;
+};
+
+TEST(TensorLayers, SecondRunsLeaveNoTensorsBehind) {
+  run_ranks(2, [&](const comm::Group& group) {
+    const auto net = std::make_shared<CheckpointedPair>();
+    const TensorParallel tensor = parallelize(with_weights(Model::of(net, "pair")), group, own_plan);
+    const auto scope = tensor.scope();
+    tensor.forward(drawn({4, 6}, 1).requires_grad_()).sum().backward();
+    EXPECT_EQ(net->inputs.size(), 2u) << "of both runs";
+    for (const auto& input : net->inputs) EXPECT_TRUE(input.expired());
   });
 }
 
@@ -221,11 +253,32 @@ TEST(TensorMisuse, UnsupportedUseOfADividedWeight) {
        }))
     EXPECT_THAT(message, HasSubstr("aten::sum reads the parameter \"down.weight\""));
   for (const std::string& message : messages([](const comm::Group& group) {
+         const OwnModel own = own_net();
+         own.net->joined = true;
+         own.model.eval();
+         parallelize(own.model, group, own_plan).forward(drawn({4, 6}, 1));
+       }))
+    EXPECT_THAT(message, HasSubstr("aten::cat reads the parameter \"down.weight\""));
+  for (const std::string& message : messages([](const comm::Group& group) {
          const Model model = make_on_rank(gpt_task(), {});
          parallelize(model, group, {{"*attn.c_attn", column.stored_transposed().fused(3)}, {"*.wpe", vocabulary}})
              .forward(gpt_task().batch(0));
        }))
-    EXPECT_NE(message, "no error");
+    EXPECT_THAT(message, HasSubstr("aten::add reads the parameter \"transformer.wpe.weight\""));
+}
+
+TEST(TensorMisuse, UnusedDividedWeightIsReportedInEachForward) {
+  run_ranks(2, [](const comm::Group& group) {
+    const OwnModel own = own_net();
+    own.net->skips_last = true;
+    own.model.eval();
+    const TensorParallel tensor = parallelize(own.model, group, {{"up", column}, {"down", row}, {"last", vocabulary}});
+    for (int i = 0; i < 2; ++i)
+      EXPECT_THAT(message_of([&] {
+                    tensor.forward(drawn({4, 6}, 1));
+                  }),
+                  HasSubstr("has read the divided parameter \"last.weight\""));
+  });
 }
 
 TEST(TensorMisuse, HeadsThatDoNotDivide) {

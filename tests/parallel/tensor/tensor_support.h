@@ -151,6 +151,7 @@ struct Training {
   double dropout = 0, max_norm = 0;
   at::ScalarType dtype = at::kDouble;
   bool fused = false, sequence = false;
+  bool default_generator = false;             ///< draws the masks of ranks, too; ranks must then be processes
   std::function<void(const Model&)> prepare;  ///< called with the model before it is divided
 };
 
@@ -243,8 +244,10 @@ inline Model make_on_rank(const Task& task, const Training& how) {
 inline Outcome train_on_rank(const Task& task, const Training& how, const comm::Group& group) {
   const Model whole = make_on_rank(task, how);
   whole.train();
-  const TensorParallel tensor =
-      parallelize(whole, group, tensor_plan(whole), {.generator = at::detail::createCPUGenerator(mask_seed)});
+  TensorOptions options;
+  if (!how.default_generator) options.generator = at::detail::createCPUGenerator(mask_seed);
+  const TensorParallel tensor = parallelize(whole, group, tensor_plan(whole), options);
+  if (how.default_generator) at::manual_seed(mask_seed);
   if (how.prepare) how.prepare(whole);
   const auto scope = tensor.scope();
   Outcome outcome;

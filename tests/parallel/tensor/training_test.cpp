@@ -1,8 +1,17 @@
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+
 #include "bellows/amp/autocast.h"
+#include "bellows/comm/world.h"
 #include "bellows/models/blocks.h"
 #include "bellows/parallel/ddp/distributed_data_parallel.h"
 #include "bellows/recompute/activation_checkpoint.h"
+#include "tests/comm/launched.h"
 #include "tests/parallel/tensor/tensor_support.h"
+#include "tests/support/errors.h"
 
 // Training on the ranks of a tensor axis equals training on one process.
 namespace bellows::parallel::testing::tensor {
@@ -51,13 +60,64 @@ TEST(TensorTraining, SequenceParallel) {
   }
 }
 
+void checkpoint_blocks(const Model& model) {
+  models::run_blocks_by(
+      model, [](const models::Block& block, const at::Tensor& x) { return recompute::checkpoint(block, x); });
+}
+
 TEST(TensorTraining, WithActivationCheckpointing) {
-  const Training how{.steps = 5, .prepare = [](const Model& model) {
-                       models::run_blocks_by(model, [](const models::Block& block, const at::Tensor& x) {
-                         return recompute::checkpoint(block, x);
-                       });
-                     }};
+  const Training how{.steps = 5, .prepare = checkpoint_blocks};
   for (const Task& task : {bert_task(), gpt_task(), series_task()}) expect_like_one_process(task, how, 2, 1e-9);
+}
+
+TEST(TensorTraining, CheckpointedDropoutRefusesAnotherGenerator) {
+  const Task task = gpt_task();
+  for (const int ranks : {1, 2}) {
+    run_ranks(ranks, [&](const comm::Group& group) {
+      const Model model = make_on_rank(task, {.dropout = 0.2});
+      model.train();
+      const TensorParallel tensor =
+          parallelize(model, group, tensor_plan(model), {.generator = at::detail::createCPUGenerator(mask_seed)});
+      checkpoint_blocks(model);
+      const auto scope = tensor.scope();
+      const at::Tensor loss = task.loss(tensor.forward(task.batch(0)), 0);
+      EXPECT_THAT(message_of([&] { loss.backward(); }),
+                  ::testing::HasSubstr("repeated a dropout that draws its mask with TensorOptions::generator"));
+      comm::barrier(group);
+    });
+  }
+}
+
+void expect_checkpointed_dropout_on_this_rank() {
+  const comm::World world = comm::init();
+  ASSERT_EQ(world.size(), 2);
+  const Training how{.steps = 5, .dropout = 0.2, .default_generator = true, .prepare = checkpoint_blocks};
+  for (const Task& task : {bert_task(), gpt_task(), distilbert_task()}) {
+    SCOPED_TRACE(task.name);
+    const Outcome alone = train_alone(task, how);
+    expect_close(train_on_rank(task, how, world), alone, 1e-9);
+  }
+}
+
+// The test runs itself in two processes, because the ranks of run_ranks() share the default generator.
+TEST(TensorTraining, CheckpointedDropoutOfTheDefaultGenerator) {
+  if (std::getenv("RANK")) return expect_checkpointed_dropout_on_this_rank();
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  std::string folder = (std::filesystem::temp_directory_path() / "bellows-tensor-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  std::vector<std::future<comm::testing::Alone>> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::string command =
+        c10::str("env -u BELLOWS_TOKEN -u GTEST_OUTPUT OMP_NUM_THREADS=1 WORLD_SIZE=2 RANK=", rank,
+                 " BELLOWS_STORE=file://", folder, "/store timeout -k 1 120 ", self,
+                 " --gtest_filter=TensorTraining.CheckpointedDropoutOfTheDefaultGenerator 2>&1");
+    ranks.push_back(std::async(std::launch::async, comm::testing::run_shell, command));
+  }
+  for (auto& rank : ranks) {
+    const comm::testing::Alone outcome = rank.get();
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(TensorTraining, InSinglePrecision) {
@@ -76,10 +136,13 @@ TEST(TensorTraining, UnderAutocast) {
       const amp::AutocastGuard autocast(c10::DeviceType::CPU, at::kBFloat16);
       alone = train_alone(task, how);
     }
+    std::mutex reports;
     run_ranks(2, [&](const comm::Group& group) {
       const amp::AutocastGuard autocast(c10::DeviceType::CPU, at::kBFloat16);
       const Outcome got = train_on_rank(task, how, group);
+      const std::lock_guard<std::mutex> lock(reports);
       for (size_t i = 0; i < got.losses.size(); ++i) EXPECT_NEAR(got.losses[i], alone.losses[i], 0.03);
+      expect_close(got.gradients, alone.gradients, 0.05);
     });
   }
 }

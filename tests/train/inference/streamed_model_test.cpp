@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "bellows/checkpoint/folder.h"
 #include "bellows/core/grad_mode.h"
 #include "bellows/models/config.h"
 #include "bellows/train/inference/model_evaluation.h"
@@ -16,6 +17,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// Half of the weights, at least the largest module.
 int64_t half_of(const Model& model) {
@@ -64,6 +66,29 @@ TEST(StreamedModel, EvaluationsEqualThoseInMemory) {
   expect_same_evaluation({"model=digits_resnet", "ema_decay=0.9", "channels_last=true"});
   expect_same_evaluation({"model=mlp", "precision=bf16", "amp_level=O2"});
   expect_same_evaluation({"model=mlp", "precision=bf16", "amp_level=O1"});
+}
+
+TEST(StreamedModel, AnUnreadableCheckpointDoesNotNameTheWeightsOfThePreviousOne) {
+  const TemporaryFolder folder;
+  const Recipe recipe = small_run(folder);
+  Trainer(recipe).fit();
+  const std::vector<std::string> checkpoints = checkpoint::list_checkpoints(recipe.run_folder);
+  ASSERT_GE(checkpoints.size(), 2u);
+  const std::string& newest = checkpoints.back();
+  std::filesystem::rename(newest, folder / "newest");
+  std::ofstream(newest) << "damaged";
+  const Recipe of_run = recipe_of_run(recipe.run_folder);
+  const WeightMemory memory{.bytes = int64_t{1} << 30, .folder = folder / "offloaded"};
+  const StreamedModel previous = load_streamed_run(recipe.run_folder, of_run, memory);
+  EXPECT_EQ(previous.trained.weights, checkpoints[checkpoints.size() - 2]);
+  EXPECT_EQ(load_streamed_run(recipe.run_folder, of_run, memory).file, previous.file);
+  std::filesystem::remove(newest);
+  EXPECT_EQ(load_streamed_run(recipe.run_folder, of_run, memory).file, previous.file)
+      << "the name is that of the checkpoint whose weights the file has";
+  std::filesystem::rename(folder / "newest", newest);
+  const StreamedModel restored = load_streamed_run(recipe.run_folder, of_run, memory);
+  EXPECT_EQ(restored.trained.weights, newest);
+  EXPECT_NE(restored.file, previous.file);
 }
 
 TEST(StreamedModel, SafetensorsFilesAreReadDirectlyAndPredictTheSame) {
@@ -124,7 +149,10 @@ TEST(StreamedModel, ProblemsAreExplained) {
   };
   EXPECT_THAT(of({.bytes = 1 << 20}), HasSubstr("can be streamed only from a safetensors file. Set a folder"));
   EXPECT_THAT(of({.bytes = 0, .folder = folder / "f"}), HasSubstr("expected a budget of at least 1 byte, got 0"));
-  EXPECT_THAT(of({.bytes = 100, .folder = folder / "f"}), HasSubstr("the budget for weights must be at least"));
+  EXPECT_THAT(
+      of({.bytes = 100, .folder = folder / "f"}),
+      AllOf(HasSubstr("the memory for the weights is too small"), HasSubstr("the budget for weights must be at least"),
+            Not(HasSubstr("`weights`:")), Not(HasSubstr("keep_together"))));
   std::ofstream(folder / "file") << "no folder";
   EXPECT_THAT(of({.bytes = 1 << 20, .folder = folder / "file/f"}), HasSubstr("cannot create the folder"));
   Recipe script = of_run;

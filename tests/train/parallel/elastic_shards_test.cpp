@@ -296,13 +296,19 @@ TEST(ElasticShards, NewProcessesDoNotDelayTheOthers) {
 TEST(ElasticShards, StateWithoutASecondCopyIsRefused) {
   Recipe recipe;
   recipe.device = "cpu";
-  const auto refused = [&] { return message_of([&] { check_replaceable_ranks(recipe); }); };
+  int ranks = 4;
+  const auto refused = [&] { return message_of([&] { check_replaceable_ranks(recipe, ranks); }); };
   recipe.data_parallel = "zero2";
   EXPECT_THAT(refused(), HasSubstr("needs a second copy of each shard of the state"));
   recipe.mesh = "{data: 1, shard: 4}";
   EXPECT_THAT(refused(), HasSubstr("needs a second copy of each shard of the state"));
   recipe.mesh = "{data: 2, shard: 2}";
   EXPECT_EQ(refused(), "no error");
+  for (const int other : {2, 5}) {
+    ranks = other;
+    EXPECT_THAT(refused(), HasSubstr(c10::str("needs 4 ranks, got ", other)));
+  }
+  ranks = 4;
   recipe.shard_state_over_all = true;
   EXPECT_THAT(refused(), HasSubstr("shard_state_over_all must be false"));
 }
