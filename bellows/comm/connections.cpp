@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <string>
 
-#include "bellows/comm/shared_memory/shared_collectives.h"
+#include "bellows/comm/shared_memory/shared_collectives_impl.h"
 
 namespace bellows::comm {
 

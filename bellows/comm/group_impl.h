@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "bellows/comm/group_parts.h"
-#include "bellows/comm/shared_memory/shared_collectives.h"
+#include "bellows/comm/shared_memory/shared_collectives_impl.h"
 #include "bellows/core/mutex.h"
 
 namespace bellows::comm {

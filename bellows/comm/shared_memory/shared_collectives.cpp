@@ -1,4 +1,4 @@
-#include "bellows/comm/shared_memory/shared_collectives.h"
+#include "bellows/comm/shared_memory/shared_collectives_impl.h"
 
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
