@@ -135,6 +135,7 @@ class RanksJob final : public LadderJob {
     }
     if (failed) end(answers);
     std::vector<JobAnswer> result;
+    result.reserve(answers.size());
     for (auto& answer : answers) result.push_back(std::move(*answer));
     return result;
   }
