@@ -11,7 +11,6 @@
 #include <numeric>
 #include <optional>
 
-#include "bellows/comm/launch/launch_environment.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/core/progress.h"

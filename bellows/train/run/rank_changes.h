@@ -9,9 +9,7 @@
 
 namespace bellows::train {
 
-/// Params: launched_ranks – number of ranks that the launcher started, before any rank was lost
-/// Throws: c10::ValueError if a run with this recipe cannot continue when ranks are lost, or if the mesh has another
-///         number of ranks
+/// Throws: c10::ValueError if a run with this recipe cannot continue when ranks are lost
 void check_replaceable_ranks(const Recipe& recipe);
 
 /// The number of ranks that together hold a replica of the model: the axis `shard` of the mesh, or 1.
