@@ -75,6 +75,7 @@ InferencePlan plan_inference(const Recipe& recipe, const StepSize& size) {
   const std::vector<StepSize> sizes = inference_sizes(entry, plan.size.length);
   forward_peak(model, entry, sizes.front(), policy);  // libraries allocate memory in the first pass
   std::vector<int64_t> peaks;
+  peaks.reserve(sizes.size());
   for (const StepSize& one : sizes) peaks.push_back(forward_peak(model, entry, one, policy));
   const SizeLaw law = fit_size(sizes, peaks);
   plan.fits_law = law.fits;

@@ -196,7 +196,7 @@ PartitionStore::~PartitionStore() {
 void PartitionStore::run(const comm::Group& group, const std::shared_ptr<Shared>& shared) {
   UniqueLock lock(shared->mutex);
   for (;;) {
-    shared->work.wait(lock, [&] { return shared->ending || !shared->queue.empty(); });
+    shared->work.wait(lock, [&]() BELLOWS_REQUIRES(shared->mutex) { return shared->ending || !shared->queue.empty(); });
     if (shared->queue.empty()) return;
     const std::shared_ptr<Gathering> job = std::move(shared->queue.front());
     shared->queue.pop_front();

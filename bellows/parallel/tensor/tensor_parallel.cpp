@@ -133,7 +133,8 @@ void divide(const TensorCut& cut, const comm::Group& group) {
 }
 
 double mebibytes(int64_t bytes) {
-  return static_cast<double>(bytes * 10 / (1 << 20)) / 10;
+  const int64_t tenths = bytes * 10 / (1 << 20);
+  return static_cast<double>(tenths) / 10;
 }
 
 }  // namespace
@@ -199,6 +200,7 @@ at::Tensor TensorParallel::gather_logits(const at::Tensor& logits) const {
   padded.narrow(-1, 0, count).copy_(logits);
   const at::Tensor all = comm::all_gather(padded, group);
   std::vector<at::Tensor> parts;
+  parts.reserve(static_cast<size_t>(group.size()));
   for (int rank = 0; rank < group.size(); ++rank)
     parts.push_back(all[rank].narrow(-1, 0, cut->ranges(rank, group.size()).front().second));
   return at::cat(parts, -1);
