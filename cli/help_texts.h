@@ -318,7 +318,7 @@ Each line of output starts with the rank of the process that wrote it.
 
 If a rank fails, the command stops all other ranks within 5 s. With --max-restarts, it then restarts all ranks. If no
 restarts are left, the command exits with the exit code of the first rank that failed. With --replace-lost, the other
-ranks continue instead, and a new process takes the place of the failed one.
+replicas of the model continue instead, and a new process takes the place of the failed one.
 
 To start a job on several nodes (machines), run the same command on each node with a different --node-rank. Set
 BELLOWS_TOKEN to the same value on all nodes. If a node is lost, you can start it again, or let the other nodes continue

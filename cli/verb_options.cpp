@@ -688,7 +688,7 @@ void add_restarts(CLI::App* verb, comm::LaunchOptions& options) {
       ->type_name("K")
       ->check(whole_number(0, 1000000));
   verb->add_flag("--replace-lost", options.replace_lost,
-                 "If a rank fails, the other ranks continue, and a new process takes its place. For "
+                 "If a rank fails, the other replicas of the model continue, and a new process takes its place. For "
                  "`bellows train` with DDP or hybrid sharding, on one node");
   verb->add_option(
           "--min-ranks", options.min_ranks,

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <optional>
 
+#include "bellows/comm/launch/launch_environment.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/core/progress.h"
@@ -741,7 +742,7 @@ FitResult Trainer::fit(const Model& model, torch::optim::Optimizer& optimizer, L
 
 /// Joins the other ranks. The other ranks do not wait for this rank before it joins.
 void Trainer::join_world(Job& job) {
-  check_replaceable_ranks(job.recipe);
+  check_replaceable_ranks(job.recipe, comm::read_launch_environment().world_size);
   job.elastic = elastic_;
   job.prints = std::make_shared<const DataPrints>(data_prints(job));
   const bool joins = !elastic_->has_joined();

@@ -90,9 +90,11 @@ class Trainer {
   /// the state according to `data_parallel`. All ranks write each checkpoint together. Rank 0 writes logs and progress.
   void set_process_group(comm::Group ranks) { ranks_ = std::move(ranks); }
   /// Like set_process_group(), but the run continues when ranks are lost (`bellows launch --replace-lost`). The other
-  /// ranks repeat the step of the loss, whose samples are divided among them. A new rank gets the state from them.
-  /// Each step therefore uses all samples of its batch exactly once. If the process has not joined the world yet, fit()
-  /// joins it after it has read the data.
+  /// ranks repeat the step of the loss, whose samples are divided among them. A new rank gets its part of the state from
+  /// them. Each step therefore uses all samples of its batch exactly once. With sharded state, the ranks of incomplete
+  /// replicas wait until they are complete again. If the process has not joined the world yet, fit() joins it after it
+  /// has read the data.
+  /// Cost:   with sharded state, memory for a second copy of each rank's part of the weights and of the optimizer state
   /// Throws: fit() throws c10::ValueError if the recipe does not support it, for example because of its data_parallel
   void set_elastic_world(std::shared_ptr<comm::ElasticWorld> world) {
     elastic_ = std::move(world);

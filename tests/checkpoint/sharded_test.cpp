@@ -333,7 +333,9 @@ TEST(Sharded, ExportsTheModelAsNumberedFiles) {
       bytes += tensor.nbytes();
       ++tensors;
       for (const auto& [wanted, expected] : sample_wholes()) {
-        if (wanted == name) EXPECT_TRUE(at::equal(tensor, expected)) << name;
+        if (wanted == name) {
+          EXPECT_TRUE(at::equal(tensor, expected)) << name;
+        }
       }
     }
   }

@@ -62,12 +62,18 @@ TEST_F(FileTest, KeepsThePermissionsAndOwnerOfAReplacedFile) {
     write_text_file(path("a"), "old");
     ASSERT_EQ(::chmod(path("a").c_str(), mode), 0);
     const bool root = ::geteuid() == 0;
-    if (root) ASSERT_EQ(::chown(path("a").c_str(), 4321, 1234), 0);
+    if (root) {
+      ASSERT_EQ(::chown(path("a").c_str(), 4321, 1234), 0);
+    }
     write_text_file(path("a"), "new");
     EXPECT_EQ(read_text_file(path("a")), "new");
     EXPECT_EQ(status_of(path("a")).st_mode & 07777, mode);
-    if (root) EXPECT_EQ(status_of(path("a")).st_uid, 4321U);
-    if (root) EXPECT_EQ(status_of(path("a")).st_gid, 1234U);
+    if (root) {
+      EXPECT_EQ(status_of(path("a")).st_uid, 4321U);
+    }
+    if (root) {
+      EXPECT_EQ(status_of(path("a")).st_gid, 1234U);
+    }
     fs::remove(path("a"));
   }
   const mode_t before = ::umask(027);

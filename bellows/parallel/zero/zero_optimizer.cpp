@@ -270,6 +270,8 @@ at::Tensor ShardedOptimizer::step(LossClosure closure) {
     loss = closure();
   }
   const c10::NoGradGuard no_grad;
+  // A step that fails must not leave its scale behind.
+  const at::Tensor grad_scale = std::exchange(impl_->grad_scale, {}), found_inf = std::exchange(impl_->found_inf, {});
   for (size_t g = 0; g < param_groups_.size(); ++g) {
     impl_->local->param_groups()[g].set_options(param_groups_[g].options().clone());
   }
@@ -279,10 +281,11 @@ at::Tensor ShardedOptimizer::step(LossClosure closure) {
   take_gradients();
   impl_->unfinished = true;
   if (impl_->sharded_parameters) impl_->sharded_parameters->release();
-  const at::Tensor grad_scale = std::exchange(impl_->grad_scale, {}), found_inf = std::exchange(impl_->found_inf, {});
   if (impl_->bucket_steps) {
     impl_->bucket_steps->step(grad_scale, found_inf);
   } else {
+    auto* const scaled = dynamic_cast<ScaledStep*>(impl_->local.get());
+    if (scaled) scaled->set_grad_scale(grad_scale, found_inf);
     impl_->local->step();
   }
   drop_gradients();
@@ -393,12 +396,10 @@ bool ShardedOptimizer::takes_grad_scale() const {
 }
 
 void ShardedOptimizer::set_grad_scale(at::Tensor grad_scale, at::Tensor found_inf) {
-  auto* scaled = dynamic_cast<ScaledStep*>(impl_->local.get());
   TORCH_CHECK_VALUE(
-      scaled,
+      dynamic_cast<ScaledStep*>(impl_->local.get()),
       "ShardedOptimizer::set_grad_scale: the optimizer does not support a gradient scale. Call unscale_() first.");
-  scaled->set_grad_scale(grad_scale, found_inf);
-  impl_->grad_scale = std::move(grad_scale);  // each bucket's step needs both again
+  impl_->grad_scale = std::move(grad_scale);
   impl_->found_inf = std::move(found_inf);
 }
 

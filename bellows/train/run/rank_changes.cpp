@@ -174,14 +174,25 @@ int ranks_per_replica(const Recipe& recipe) {
   return recipe.data_parallel == "ddp" || recipe.mesh.empty() ? 1 : parse_mesh(recipe.mesh).back().size;
 }
 
-void check_replaceable_ranks(const Recipe& recipe) {
+void check_replaceable_ranks(const Recipe& recipe, int launched_ranks) {
   const auto refuse = [](bool wrong, const std::string& what) {
     TORCH_CHECK_VALUE(!wrong, "train: with replaced ranks (bellows launch --replace-lost), ", what);
   };
-  // The exchange of sharded state is not exact yet: after losses, weights can differ from those of a run without losses.
-  refuse(recipe.data_parallel != "ddp",
-         "data_parallel must be ddp, because the state of each rank must be complete, got " + recipe.data_parallel +
-             ". Use --max-restarts without --replace-lost.");
+  const bool zero = recipe.data_parallel.starts_with("zero");
+  refuse(!zero && recipe.data_parallel != "ddp",
+         "data_parallel must be ddp, zero1, zero2 or zero3, got " + recipe.data_parallel + ".");
+  const std::vector<comm::MeshAxis> axes = parse_mesh(recipe.mesh);
+  refuse(zero && (axes.empty() || axes.front().size < 2 || axes.back().size < 2),
+         "data_parallel = " + recipe.data_parallel +
+             " needs a second copy of each shard of the state. Set a mesh with " +
+             "at least 2 replicas of at least 2 shards, such as {data: 2, shard: 2}, or data_parallel: ddp.");
+  const int mesh_ranks = zero ? axes.front().size * axes.back().size : launched_ranks;
+  refuse(mesh_ranks != launched_ranks, c10::str("mesh = ", recipe.mesh, " needs ", mesh_ranks, " ranks, got ",
+                                                launched_ranks, ". Start ", mesh_ranks, " ranks, or change the mesh."));
+  refuse(recipe.shard_state_over_all,
+         "shard_state_over_all must be false, because each part of the optimizer state then exists on one rank only.");
+  refuse(recipe.offload_parameters != "none" || recipe.offload_state != "none",
+         "offload_parameters and offload_state must be none, because their files belong to one set of ranks.");
   refuse(!recipe.device.starts_with("cpu"),
          "device must be cpu, because the ranks communicate over Gloo, got " + recipe.device + ".");
   refuse(recipe.gradient_compression != "none",

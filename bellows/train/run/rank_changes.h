@@ -9,8 +9,10 @@
 
 namespace bellows::train {
 
-/// Throws: c10::ValueError if a run with this recipe cannot continue when ranks are lost
-void check_replaceable_ranks(const Recipe& recipe);
+/// Params: launched_ranks – number of ranks that the launcher started, before any rank was lost
+/// Throws: c10::ValueError if a run with this recipe cannot continue when ranks are lost, or if the mesh has another
+///         number of ranks
+void check_replaceable_ranks(const Recipe& recipe, int launched_ranks);
 
 /// The number of ranks that together hold a replica of the model: the axis `shard` of the mesh, or 1.
 int ranks_per_replica(const Recipe& recipe);

@@ -558,7 +558,7 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options, bool o
   const NamedTensors quantized = below(state.extra, quantized_training_prefix);
   if (!own_options || !quantized.empty()) quantized_.restore(quantized);
   if (!own_options) ranks_.restore(below(state.extra, "exchange."));
-  if (own_options) rates_.forget();
+  if (own_options || own_part) rates_.forget();  // parts of one step can have the rates of different steps
   if (average_ && !own_part && (!own_options || has_average)) restore_average(state.extra);
   step_ = state.step;
   epoch_ = state.epoch;

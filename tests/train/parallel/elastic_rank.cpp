@@ -1,4 +1,4 @@
-// A rank of elastic_test: trains a small model in fp64, and survives the loss of other ranks.
+// A rank of elastic_test and elastic_shards_test: trains a small model in fp64, and survives the loss of other ranks.
 //   elastic_rank FOLDER EPOCHS [KEY=VALUE …]
 // The test controls the ranks through files in the folder:
 // - steps-PID: the last step of a process, the number of ranks, and its rank

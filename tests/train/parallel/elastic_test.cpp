@@ -165,8 +165,7 @@ TEST(ElasticRanks, UnsupportedRecipesAreRefused) {
       cli::run_bellows({"launch", "-n", "2", "--max-restarts", "1", "--replace-lost", "--", BELLOWS_BIN_DIR "/bellows",
                         "train", "--data", cli::digits() + "/train-000.tar", "--set", "data_parallel=zero1"});
   EXPECT_NE(outcome.exit_code, 0);
-  EXPECT_THAT(outcome.err,
-              HasSubstr("data_parallel must be ddp, because the state of each rank must be complete, got zero1"));
+  EXPECT_THAT(outcome.err, HasSubstr("data_parallel = zero1 needs a second copy of each shard of the state"));
 }
 
 TEST(ElasticRanks, TheLauncherChecksItsOptions) {

@@ -1,0 +1,325 @@
+// Lost ranks of jobs whose state is sharded within replicas: a few random losses, 40 with script/test --slow. The weights
+// at the end are compared with those of one process. Every step uses all samples of its batch exactly once; otherwise, the
+// weights would be others.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "bellows/io/tensors/safetensors.h"
+#include "bellows/train/run/rank_changes.h"
+#include "tests/cli/process.h"
+#include "tests/support/errors.h"
+#include "tests/train/parallel/elastic_results.h"
+
+namespace bellows::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// The last step of a process.
+struct RankStatus {
+  pid_t pid;
+  int64_t step = 0;
+  int ranks = 0, rank = 0;
+};
+
+/// A job of elastic_rank.
+class ElasticRun {
+ public:
+  ElasticRun(int ranks, int64_t epochs, std::vector<std::string> settings, int restarts = 1000)
+      : ranks_(ranks), epochs_(epochs), process_(launch(settings, restarts)) {}
+
+  /// The processes that have trained and that still run.
+  std::vector<RankStatus> trained() const {
+    std::vector<RankStatus> result;
+    for (const auto& entry : std::filesystem::directory_iterator(scratch_.path())) {
+      const std::string name = entry.path().filename();
+      if (!name.starts_with("steps-") || name.ends_with(".part")) continue;
+      RankStatus status{.pid = std::stoi(name.substr(6))};
+      std::ifstream(entry.path()) >> status.step >> status.ranks >> status.rank;
+      if (::kill(status.pid, 0) == 0) result.push_back(status);
+    }
+    return result;
+  }
+  /// Whether all replicas train together.
+  bool is_complete() const {
+    const std::vector<RankStatus> all = trained();
+    std::set<int> ranks;
+    for (const RankStatus& status : all) {
+      if (status.ranks == ranks_) ranks.insert(status.rank);
+    }
+    return static_cast<int>(all.size()) == ranks_ && static_cast<int>(ranks.size()) == ranks_;
+  }
+  /// All processes of the job.
+  std::vector<pid_t> processes() const {
+    std::ifstream children(c10::str("/proc/", process_.pid(), "/task/", process_.pid(), "/children"));
+    std::vector<pid_t> result;
+    for (pid_t pid = 0; children >> pid;) {
+      std::ifstream command(c10::str("/proc/", pid, "/cmdline"));
+      const std::string words((std::istreambuf_iterator<char>(command)), {});
+      if (words.find("elastic_rank") != std::string::npos && words.find("launch") == std::string::npos)
+        result.push_back(pid);
+    }
+    return result;
+  }
+  int64_t last_step() const {
+    int64_t last = 0;
+    for (const RankStatus& status : trained()) last = std::max(last, status.step);
+    return last;
+  }
+  /// Kills the rank. Then it has not trained, because its number may be used again.
+  void kill(const RankStatus& status) const { kill(status.pid); }
+  void kill(pid_t pid) const {
+    ::kill(pid, SIGKILL);
+    std::filesystem::remove(scratch_ / ("steps-" + std::to_string(pid)));
+  }
+  /// Kills the rank in the world of all replicas.
+  void kill_rank(int rank) const {
+    for (const RankStatus& status : trained()) {
+      if (status.rank == rank && status.ranks == ranks_) return kill(status);
+    }
+    ADD_FAILURE() << "no rank " << rank;
+  }
+  void write(const std::string& file) const { std::ofstream(scratch_ / file) << "1"; }
+  void remove(const std::string& file) const { std::filesystem::remove(scratch_ / file); }
+  bool exists(const std::string& file) const { return std::filesystem::exists(scratch_ / file); }
+
+  /// Waits until the condition is true.
+  void wait_for(const std::function<bool()>& condition, const char* what, double seconds = 100) {
+    const bool reached = process_.wait_until([&](const cli::Outcome&) { return condition(); }, seconds);
+    ASSERT_TRUE(reached) << what << "\n" << process_.finish(0.1).err;
+  }
+  void wait_until_complete() {
+    wait_for([this] { return is_complete(); }, "the replicas did not become complete");
+  }
+  /// Kills one process in this phase of its work, and waits until it was replaced.
+  void lose_in(const std::string& phase) {
+    write("die-" + phase);
+    wait_for([&] { return !exists("die-" + phase); }, "no process reached the phase");
+    wait_for([&] { return !is_complete(); }, "no process was lost");
+    wait_until_complete();
+  }
+
+  /// Waits for the end. Returns what the launcher wrote.
+  cli::Outcome finish(double seconds = 300) {
+    write("go");
+    process_.wait_until([](const cli::Outcome&) { return false; }, seconds);
+    return process_.finish();
+  }
+  /// Returns what the launcher wrote.
+  std::string expect_same_result() {
+    const cli::Outcome outcome = finish();
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    if (outcome.exit_code != 0) return outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("steps " + std::to_string(8 * epochs_)));
+    expect_close(io::load_safetensors(scratch_ / "weights.safetensors"),
+                 trained_alone(elastic_recipe(epochs_), scratch_ / "alone"));
+    return outcome.err;
+  }
+  std::vector<int64_t> logged() const { return logged_steps(scratch_ / "run/log.csv"); }
+
+ private:
+  cli::Launch launch(const std::vector<std::string>& settings, int restarts) const {
+    cli::Launch launch{.arguments = {"launch", "-n", std::to_string(ranks_), "--max-restarts", std::to_string(restarts),
+                                     "--replace-lost", "--", BELLOWS_BIN_DIR "/elastic_rank", scratch_.path(),
+                                     std::to_string(epochs_)}};
+    launch.arguments.insert(launch.arguments.end(), settings.begin(), settings.end());
+    return launch;
+  }
+
+  const int ranks_;
+  const int64_t epochs_;
+  const cli::Scratch scratch_;
+  cli::Process process_;
+};
+
+std::vector<std::string> two_by_two(const std::string& strategy) {
+  std::vector<std::string> settings = {"data_parallel=" + strategy, "mesh={data: 2, shard: 2}"};
+  if (strategy != "zero1") settings.emplace_back("shard_units=0,3");
+  return settings;
+}
+
+/// Set BELLOWS_KILL_SEED to have other moments.
+uint32_t kill_seed() {
+  const char* given = std::getenv("BELLOWS_KILL_SEED");
+  return given ? static_cast<uint32_t>(std::strtoul(given, nullptr, 10)) : 11;
+}
+
+/// Kills ranks at random moments, but always leaves a complete replica.
+class ReplicaKiller {
+ public:
+  ReplicaKiller(ElasticRun& run, int losses) : run_(run), losses_(losses) {}
+
+  /// Call it repeatedly.
+  void look() {
+    const auto now = std::chrono::steady_clock::now();
+    if (done() || now < next_) return;
+    next_ = now + std::chrono::milliseconds(std::uniform_int_distribution(20, 600)(random_));
+    if (run_.is_complete()) {
+      const int rank = pick(4);
+      const bool both = pick(3) == 0;
+      for (const RankStatus& status : run_.trained()) {
+        if (status.rank == rank || (both && status.rank / 2 == rank / 2)) kill(status.pid);
+      }
+    } else if (pick(3) == 0) {
+      kill_other();
+    }
+  }
+  bool done() const { return killed_ >= losses_; }
+
+ private:
+  int pick(int count) { return std::uniform_int_distribution(0, count - 1)(random_); }
+  void kill(pid_t pid) {
+    run_.kill(pid);
+    ++killed_;
+  }
+  /// Kills a process that does not train: it is new, or it waits for one that is new.
+  void kill_other() {
+    std::set<pid_t> training;
+    for (const RankStatus& status : run_.trained()) {
+      if (status.ranks == 2) training.insert(status.pid);
+    }
+    if (training.size() != 2) return;
+    std::vector<pid_t> others;
+    for (const pid_t pid : run_.processes()) {
+      if (!training.contains(pid)) others.push_back(pid);
+    }
+    if (!others.empty()) kill(others[static_cast<size_t>(pick(static_cast<int>(others.size())))]);
+  }
+
+  ElasticRun& run_;
+  const int losses_;
+  int killed_ = 0;
+  std::mt19937 random_{kill_seed()};
+  std::chrono::steady_clock::time_point next_;
+};
+
+void expect_losses_change_no_result(const std::string& strategy, int short_losses = 2) {
+  const int losses = std::getenv("BELLOWS_SLOW") ? 40 : short_losses;
+  ElasticRun run(4, 70 + 10 * losses, two_by_two(strategy));
+  ReplicaKiller killer(run, losses);
+  const auto lost = [&] {
+    killer.look();
+    return killer.done();
+  };
+  run.wait_for(lost, "the run was too short", 1200);
+  run.expect_same_result();
+  const std::vector<int64_t> steps = run.logged();
+  EXPECT_TRUE(std::adjacent_find(steps.begin(), steps.end(), std::greater_equal<>()) == steps.end());
+}
+
+TEST(ElasticShards, WithoutLosses) {
+  ElasticRun run(4, 10, two_by_two("zero2"));
+  run.expect_same_result();
+}
+
+TEST(ElasticShards, LostReplicasOfZero3ChangeNoResult) {
+  expect_losses_change_no_result("zero3", 5);
+}
+
+TEST(ElasticShards, LostReplicasOfZero2ChangeNoResult) {
+  expect_losses_change_no_result("zero2");
+}
+
+TEST(ElasticShards, LostReplicasOfZero1ChangeNoResult) {
+  expect_losses_change_no_result("zero1");
+}
+
+// During a gather, during the exchange of gradients, while a checkpoint is written, and a new process while it joins.
+TEST(ElasticShards, RanksMayBeLostInAnyPhase) {
+  ElasticRun run(4, 150, two_by_two("zero3"));
+  run.wait_until_complete();
+  for (const char* phase : {"forward", "backward", "checkpoint"}) run.lose_in(phase);
+  run.write("die-join-new");
+  run.kill_rank(1);
+  run.wait_for([&] { return !run.exists("die-join-new"); }, "no new process joined");
+  run.wait_until_complete();
+  run.expect_same_result();
+}
+
+// The process that should send its part to a new one is lost. A third replica has the same part.
+TEST(ElasticShards, ASenderMayBeLost) {
+  ElasticRun run(6, 120, {"data_parallel=zero2", "mesh={data: 3, shard: 2}", "ema_decay=0.9"});
+  run.wait_until_complete();
+  run.write("hold");
+  run.kill_rank(5);
+  run.wait_for([&] { return run.exists("held"); }, "no new process");
+  run.write("die-join-old");
+  run.remove("hold");
+  run.wait_for([&] { return !run.exists("die-join-old"); }, "no process joined");
+  run.wait_until_complete();
+  run.expect_same_result();
+}
+
+TEST(ElasticShards, BothRanksOfAReplicaMayBeLost) {
+  ElasticRun run(4, 80, two_by_two("zero2"));
+  run.wait_until_complete();
+  run.kill_rank(0);
+  run.kill_rank(1);
+  run.wait_until_complete();
+  const std::string log = run.expect_same_result();
+  EXPECT_THAT(log, ::testing::Not(HasSubstr("Restarting all")));
+}
+
+TEST(ElasticShards, WithoutACompleteReplicaAllRanksRestart) {
+  ElasticRun run(4, 60, two_by_two("zero3"));
+  run.wait_for([&] { return run.last_step() > 110; }, "no checkpoint");
+  run.kill_rank(1);
+  run.kill_rank(2);
+  const std::string log = run.expect_same_result();
+  EXPECT_THAT(log, HasSubstr("Restarting all 4 ranks"));
+}
+
+TEST(ElasticShards, WithoutReplacementsTheJobFails) {
+  ElasticRun run(4, 1000, two_by_two("zero1"), /*restarts=*/1);
+  run.wait_until_complete();
+  run.kill_rank(1);
+  run.wait_until_complete();
+  run.kill_rank(3);
+  EXPECT_EQ(run.finish().exit_code, 137);
+}
+
+// The others train while a new process opens its data.
+TEST(ElasticShards, NewProcessesDoNotDelayTheOthers) {
+  ElasticRun run(4, 80, two_by_two("zero3"));
+  run.wait_until_complete();
+  run.write("hold");
+  run.kill_rank(3);
+  run.wait_for([&] { return run.exists("held"); }, "no new process");
+  const int64_t step = run.last_step();
+  run.wait_for([&] { return run.last_step() >= step + 20; }, "the other ranks wait");
+  EXPECT_FALSE(run.is_complete());
+  run.remove("hold");
+  run.wait_until_complete();
+  run.expect_same_result();
+}
+
+TEST(ElasticShards, StateWithoutASecondCopyIsRefused) {
+  Recipe recipe;
+  recipe.device = "cpu";
+  int ranks = 4;
+  const auto refused = [&] { return message_of([&] { check_replaceable_ranks(recipe, ranks); }); };
+  recipe.data_parallel = "zero2";
+  EXPECT_THAT(refused(), HasSubstr("needs a second copy of each shard of the state"));
+  recipe.mesh = "{data: 1, shard: 4}";
+  EXPECT_THAT(refused(), HasSubstr("needs a second copy of each shard of the state"));
+  recipe.mesh = "{data: 2, shard: 2}";
+  EXPECT_EQ(refused(), "no error");
+  for (const int other : {2, 5}) {
+    ranks = other;
+    EXPECT_THAT(refused(), HasSubstr(c10::str("needs 4 ranks, got ", other)));
+  }
+  ranks = 4;
+  recipe.shard_state_over_all = true;
+  EXPECT_THAT(refused(), HasSubstr("shard_state_over_all must be false"));
+}
+
+}  // namespace
+}  // namespace bellows::train
