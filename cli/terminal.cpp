@@ -142,6 +142,10 @@ std::string number(const char* format, double value) {
   return buffer.data();
 }
 
+std::string brief_number(double value) {
+  return number(value < 9.995 ? "%.2f" : value < 99.95 ? "%.1f" : "%.0f", value);
+}
+
 std::string share_of(int64_t part, int64_t whole) {
   return number("%.1f %%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }

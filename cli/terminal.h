@@ -63,6 +63,8 @@ std::string wrapped(std::string_view text, std::string_view indent = "");
 std::string one_line(std::string text);
 /// Formats one number like printf, for example number("%.1f", x). Returns "-" if the number is not finite.
 std::string number(const char* format, double value);
+/// Formats a number with two decimals below 10, one below 100, and none above. Returns "-" if it is not finite.
+std::string brief_number(double value);
 /// Returns how many percent of `whole` a part is, with one decimal. Returns "-" if `whole` is 0.
 std::string share_of(int64_t part, int64_t whole);
 

@@ -5,6 +5,7 @@
 
 #include "bellows/amp/module_types.h"
 #include "bellows/core/error.h"
+#include "bellows/core/round_up.h"
 
 namespace bellows::amp {
 
@@ -13,7 +14,7 @@ namespace {
 constexpr int64_t unit = 8;
 
 std::string reason(int64_t size) {
-  return c10::str(size, " is not a multiple of ", unit, "; pad it to ", (size + unit - 1) / unit * unit);
+  return c10::str(size, " is not a multiple of ", unit, "; pad it to ", round_up(size, unit));
 }
 
 /// The dims of a weight that become sides of a matrix multiplication.

@@ -17,7 +17,7 @@ struct InitOptions {
   /// If there are GPUs and this build supports CUDA, `automatic` selects NCCL in addition to Gloo. Otherwise, it
   /// selects Gloo.
   Backend backend = Backend::automatic;
-  double join_timeout_s = 300;        ///< time in which the other ranks must join
+  double join_timeout_s = 300;        ///< maximum time to wait for the other ranks to join
   double collective_timeout_s = 600;  ///< time after which a collective throws
   /// If a collective waits longer than this, a warning names the missing ranks. The warning is repeated each time the
   /// waiting time has doubled.

@@ -192,7 +192,7 @@ class CpuBackend::Swapped : public graph::Executable {
     delete next_.exchange(new Better{std::move(better), std::move(frozen)});
   }
 
-  /// Called when there will be no better program, or it has been put.
+  /// Called after put(), or when it is clear that there will be no better program.
   void settle() { settled_ = true; }
   bool settled() const { return settled_; }
   /// Called before settle() if the program runs unchanged, because a better one is not expected to be faster.
@@ -253,8 +253,8 @@ CpuBackend::CpuBackend(BackendOptions options)
       settings_(PassSettings::from_environment(pass_names(options_))),
       queue_(std::make_unique<Queue>()) {
   watch_forks();
-  static std::atomic<bool> said = false;
-  if (!kernels::can_steal_work() && !said.exchange(true))
+  static std::atomic<bool> warned = false;
+  if (!kernels::can_steal_work() && !warned.exchange(true))
     log_warn(
         "compile: the threads of compiled functions can use only one core, because this process is bound to it. Unset "
         "OMP_PROC_BIND, OMP_PLACES and GOMP_CPU_AFFINITY.");
@@ -285,14 +285,14 @@ std::shared_ptr<graph::Executable> CpuBackend::prepare(graph::Program program, s
     job.inputs.push_back(job.frozen[i] ? inputs[i] : c10::Storage());
     job.seen.push_back(job.frozen[i] ? unguarded(inputs[i]) : c10::Storage());
   }
-  static std::atomic<bool> said = false;
+  static std::atomic<bool> warned = false;
   std::stop_source cancel = job.cancel;
   try {
     if (settings_.bisect) job.copies = copies_of(inputs);
     enqueue(std::move(job));
     if (!options_.background) wait_for(*executable, cancel);
   } catch (const std::exception& error) {
-    if (!said.exchange(true)) warn("cannot optimize programs; they run as recorded", error);
+    if (!warned.exchange(true)) warn("cannot optimize programs; they run as recorded", error);
   }
   return executable;
 }
@@ -368,13 +368,13 @@ std::shared_ptr<CpuBackend::Swapped> CpuBackend::make_first(const std::stop_toke
     return queue_->jobs.front();
   };
   Job& job = first();
-  static std::atomic<bool> said = false;
+  static std::atomic<bool> warned = false;
   const std::stop_callback also(stop, [cancel = job.cancel]() mutable { cancel.request_stop(); });
   try {
     // Primitives of oneDNN divide their work when they are created, so this needs the threads of the later calls.
     if (!job.executable.expired()) kernels::with_work_stealing([&] { make(job); });
   } catch (const std::exception& error) {
-    if (!job.cancel.stop_requested() && !said.exchange(true))
+    if (!job.cancel.stop_requested() && !warned.exchange(true))
       warn("optimizing a program failed; it runs as recorded", error);
   }
   std::shared_ptr<Swapped> made = job.executable.lock();

@@ -43,9 +43,13 @@ std::vector<const ShardedGradients*> gradient_owners(const std::vector<at::Tenso
   return owners;
 }
 
+ShardedGradientsEntry::ShardedGradientsEntry(std::vector<std::pair<at::Tensor, at::Tensor>> parts)
+    : parts_(std::move(parts)) {}
+
+// The delegated constructor has created the object, so if this body throws, the destructor removes what it registered.
 ShardedGradientsEntry::ShardedGradientsEntry(const ShardedGradients& owner,
                                              std::vector<std::pair<at::Tensor, at::Tensor>> parts)
-    : parts_(std::move(parts)) {
+    : ShardedGradientsEntry(std::move(parts)) {
   ScatteredGradients& all = scattered();
   const MutexLock lock(all.mutex);
   for (const auto& [parameter, part] : parts_) {

@@ -47,6 +47,7 @@ class ShardedGradientsEntry {
   ShardedGradientsEntry& operator=(const ShardedGradientsEntry&) = delete;
 
  private:
+  explicit ShardedGradientsEntry(std::vector<std::pair<at::Tensor, at::Tensor>> parts);
   std::vector<std::pair<at::Tensor, at::Tensor>> parts_;
 };
 

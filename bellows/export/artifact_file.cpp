@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "bellows/core/round_up.h"
 #include "bellows/io/hash.h"
 
 namespace bellows::export_detail {
@@ -18,10 +19,6 @@ constexpr std::string_view magic = "BLWPROGR";
 constexpr uint64_t layout_version = 1, alignment = 64;
 constexpr size_t digits = 16, front_bytes = magic.size() + 3 * sizeof(uint64_t) + digits;
 
-uint64_t aligned(uint64_t offset) {
-  return (offset + alignment - 1) / alignment * alignment;
-}
-
 std::string checksum_of(io::ByteSpan bytes) {
   return io::hash_hex("xxh3_64", bytes);
 }
@@ -33,7 +30,7 @@ std::pair<std::string, uint64_t> header_of(const std::string& content, const std
     uint64_t offset = first;
     for (const ArtifactSection& section : sections) {
       rows.push_back({section.kind, section.name, offset, section.bytes.size(), section.checksum});
-      offset = aligned(offset + section.bytes.size());
+      offset = round_up(offset + section.bytes.size(), alignment);
     }
     return std::pair(Json{{"sections", rows}, {"content", Json::parse(content)}}.dump(), offset);
   };
@@ -41,14 +38,14 @@ std::pair<std::string, uint64_t> header_of(const std::string& content, const std
   uint64_t first = alignment;
   for (;;) {
     auto made = with_offsets_from(first);
-    const uint64_t needed = aligned(front_bytes + made.first.size());
+    const uint64_t needed = round_up(front_bytes + made.first.size(), alignment);
     if (needed <= first) return made;
     first = needed;
   }
 }
 
 void pad(AtomicFile& file) {
-  const std::string zeros(aligned(file.offset()) - file.offset(), '\0');
+  const std::string zeros(round_up(file.offset(), alignment) - file.offset(), '\0');
   file.write(zeros);
 }
 

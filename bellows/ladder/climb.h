@@ -48,6 +48,7 @@ class LadderClimb {
 
   RungResult& result_of(size_t rung) { return rung == 0 ? report_.plain : report_.rungs[rung - 1]; }
   /// Returns the results of a rung that are known before it is measured.
+  /// Params: technique – a technique or a compared recipe
   template <class AnyTechnique>
   static RungResult rung_of(const AnyTechnique& technique) {
     RungResult result;

@@ -3,7 +3,6 @@
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
-#include <vector>
 
 #include "bellows/core/stats.h"
 #include "bellows/ladder/page_parts.h"
@@ -56,19 +55,11 @@ std::string inference_cards(const LadderReport& report) {
 }
 
 std::string batch_chart(const LadderReport& report) {
-  std::vector<ChartBar> bars;
-  for (const RungResult* rung : measured_rungs(report)) {
-    bars.push_back({.label = rung->title,
-                    .shown = chart_number("%.2f ms", rung->step_ms),
-                    .value = rung->step_ms,
-                    .range = rung->step_ms_interval,
-                    .role = role_of(report, *rung)});
-  }
   const std::string svg =
       bar_chart({.id = "time",
                  .title = "Time per batch by rung",
                  .description = "One bar per rung, starting with eager. The table below has the numbers."},
-                "ms", bars);
+                "ms", step_bars(report));
   return figure("Time per batch",
                 c10::str("Milliseconds of the forward pass of ", report.plain.batch_size,
                          " samples, without loading. Whiskers show 90 % intervals. Each rung adds its technique to the "
@@ -77,19 +68,10 @@ std::string batch_chart(const LadderReport& report) {
 }
 
 std::string size_chart(const LadderReport& report) {
-  std::vector<ChartBar> bars;
-  for (const RungResult* rung : measured_rungs(report)) {
-    const double size = mebibytes(rung->model_bytes);
-    bars.push_back({.label = rung->title,
-                    .shown = chart_number("%.1f", size),
-                    .value = size,
-                    .range = {},
-                    .role = role_of(report, *rung)});
-  }
   const std::string svg = bar_chart({.id = "size",
                                      .title = "Size of the model by rung",
                                      .description = "One bar per rung. The table below has the numbers."},
-                                    "MiB", bars);
+                                    "MiB", size_bars(report, &RungResult::model_bytes));
   return figure("Size of the model", "The parameters and buffers.", roles_key(report), svg);
 }
 

@@ -183,20 +183,36 @@ std::string roles_key(const LadderReport& report) {
   return key + key_entry("dropped", compares ? "not faster" : "not kept");
 }
 
-std::string memory_chart(const LadderReport& report, const std::string& explanation) {
+std::vector<ChartBar> step_bars(const LadderReport& report) {
   std::vector<ChartBar> bars;
   for (const RungResult* rung : measured_rungs(report)) {
-    const double peak = mebibytes(rung->peak_bytes);
     bars.push_back({.label = rung->title,
-                    .shown = chart_number("%.1f", peak),
-                    .value = peak,
+                    .shown = chart_number("%.2f ms", rung->step_ms),
+                    .value = rung->step_ms,
+                    .range = rung->step_ms_interval,
+                    .role = role_of(report, *rung)});
+  }
+  return bars;
+}
+
+std::vector<ChartBar> size_bars(const LadderReport& report, int64_t RungResult::*bytes) {
+  std::vector<ChartBar> bars;
+  for (const RungResult* rung : measured_rungs(report)) {
+    const double size = mebibytes(rung->*bytes);
+    bars.push_back({.label = rung->title,
+                    .shown = chart_number("%.1f", size),
+                    .value = size,
                     .range = {},
                     .role = role_of(report, *rung)});
   }
+  return bars;
+}
+
+std::string memory_chart(const LadderReport& report, const std::string& explanation) {
   const std::string svg = bar_chart({.id = "memory",
                                      .title = "Peak memory by rung",
                                      .description = "One bar per rung. The table below has the numbers."},
-                                    "MiB", bars);
+                                    "MiB", size_bars(report, &RungResult::peak_bytes));
   return figure("Peak memory", explanation, roles_key(report), svg);
 }
 

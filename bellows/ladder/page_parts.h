@@ -45,6 +45,11 @@ MarkRole role_of(const LadderReport& report, const RungResult& rung);
 /// Returns the interval of a ratio in words.
 std::string ratio_detail(const RatioInterval& ratio);
 std::string ratio_cell(const RatioInterval& ratio);
+/// Returns one bar per measured rung, which shows the time of a step in milliseconds and its interval.
+std::vector<ChartBar> step_bars(const LadderReport& report);
+/// Returns one bar per measured rung, which shows a size in MiB.
+/// Params: bytes – the size, such as &RungResult::peak_bytes. A rung whose size is 0 has no bar
+std::vector<ChartBar> size_bars(const LadderReport& report, int64_t RungResult::*bytes);
 /// Returns the legend of the marks.
 std::string roles_key(const LadderReport& report);
 std::string memory_chart(const LadderReport& report, const std::string& explanation);

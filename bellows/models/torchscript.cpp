@@ -214,6 +214,7 @@ ModelEntry torchscript_entry(const std::string& path) {
 }
 
 bool is_torchscript_path(const std::string& name) {
+  if (name.ends_with(".json")) return false;
   for (const char* ending : {".pt", ".pth", ".ts", ".torchscript"}) {
     if (name.ends_with(ending)) return true;
   }

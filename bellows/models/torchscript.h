@@ -30,8 +30,8 @@ Model load_torchscript(const std::string& path);
 /// Throws: c10::ValueError like load_torchscript()
 ModelEntry torchscript_entry(const std::string& path);
 
-/// Returns whether `name` can only be a file. This is the case if it has a slash or ends in .pt, .pth, .ts or
-/// .torchscript.
+/// Returns whether `name` names a TorchScript file. This is the case if it has a slash or ends in .pt, .pth, .ts or
+/// .torchscript, and does not end in .json.
 bool is_torchscript_path(const std::string& name);
 
 }  // namespace bellows::models

@@ -61,7 +61,7 @@ int64_t forward_peak(const Model& model, const models::ModelEntry& entry, const 
 
 InferencePlan plan_inference(const Recipe& recipe, const StepSize& size) {
   TORCH_CHECK_VALUE(size.batch >= 1, "plan_inference: the batch size must be at least 1, got ", size.batch, ".");
-  const bool script = models::is_torchscript_path(recipe.model) && !recipe.model.ends_with(".json");
+  const bool script = models::is_torchscript_path(recipe.model);
   TORCH_CHECK_VALUE(!script, "plan_inference: the model ", recipe.model,
                     " is a TorchScript file, which contains its weights. Use a registered model or a config.json.");
   const models::ModelEntry entry = dry_run_entry(recipe);

@@ -162,10 +162,7 @@ std::string techniques_page(const Registry<InferenceTechnique>& registry) {
   std::string page =
       "# Techniques for inference\n\n`bellows ladder --inference` measures these techniques on your model, in this "
       "order. It keeps a technique only if the model is faster and the accuracy holds.\n";
-  for (const InferenceTechnique& row : registry.rows()) {
-    page += c10::str("\n## ", row.title, " (`", row.name, "`)\n\n", row.changes, "\n\n",
-                     expectation_lines(row.expected, row.exactness, row.tolerance), "\n- Source: ", row.source, "\n");
-  }
+  for (const InferenceTechnique& row : registry.rows()) page += technique_section(row);
   return page;
 }
 

@@ -160,10 +160,7 @@ std::string techniques_page(const Registry<ParallelTechnique>& registry) {
       "Each is compared with one process, whose threads the ranks share. The factors of time and memory are "
       "relative "
       "to this process, and memory is that of one rank. They are estimates: measure your model on your machine.\n";
-  for (const ParallelTechnique& row : registry.rows()) {
-    page += c10::str("\n## ", row.title, " (`", row.name, "`)\n\n", row.changes, "\n\n",
-                     expectation_lines(row.expected, row.exactness, row.tolerance), "\n- Source: ", row.source, "\n");
-  }
+  for (const ParallelTechnique& row : registry.rows()) page += technique_section(row);
   return page;
 }
 

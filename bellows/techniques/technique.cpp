@@ -75,13 +75,11 @@ std::string expectation_lines(const Expectation& expected, Exactness exactness, 
 std::string techniques_page(const Registry<Technique>& registry) {
   std::string page = page_head(registry);
   for (const Technique& row : registry.rows()) {
-    page += c10::str("\n## ", row.title, " (`", row.name, "`)\n\n", row.changes, "\n\n",
-                     expectation_lines(row.expected, row.exactness, row.tolerance),
-                     row.judged_by_target ? "\n- The ladder judges it by the time to the target accuracy." : "",
-                     row.equal_batch ? ""
-                                     : "\n- The ladder excludes it from the comparison at equal batch size and "
-                                       "learning rate.",
-                     "\n- Source: ", row.source, "\n");
+    std::string notes;
+    if (row.judged_by_target) notes += "\n- The ladder judges it by the time to the target accuracy.";
+    if (!row.equal_batch)
+      notes += "\n- The ladder excludes it from the comparison at equal batch size and learning rate.";
+    page += technique_section(row, notes);
   }
   return page;
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/util/StringUtil.h>
+
 #include <string>
 #include <vector>
 
@@ -19,6 +21,16 @@ std::string bf16_obstacle(const Recipe& recipe, const Machine& machine);
 /// The Markdown lines of a technique that describe its expected effect and its exactness, without a line break at the
 /// end.
 std::string expectation_lines(const Expectation& expected, Exactness exactness, const std::string& tolerance);
+
+/// Returns the section of a technique in a page of techniques, as Markdown.
+/// Params: row   – Technique, InferenceTechnique or ParallelTechnique
+///         notes – more lines of the list, each after a line break
+template <class Row>
+std::string technique_section(const Row& row, const std::string& notes = "") {
+  return c10::str("\n## ", row.title, " (`", row.name, "`)\n\n", row.changes, "\n\n",
+                  expectation_lines(row.expected, row.exactness, row.tolerance), notes, "\n- Source: ", row.source,
+                  "\n");
+}
 
 /// Techniques that execute the same training faster.
 std::vector<Technique> speed_techniques();

@@ -55,19 +55,14 @@ const char* comparison_word(const RungResult& rung) {
   return "";
 }
 
-/// At least three digits; "-" for NaN.
-std::string three_digits(double value) {
-  return number(value < 9.995 ? "%.2f" : value < 99.95 ? "%.1f" : "%.0f", value);
-}
-
 std::string mebibytes_text(double bytes) {
-  return bytes >= 0 ? three_digits(bytes / (1 << 20)) : "-";
+  return bytes >= 0 ? brief_number(bytes / (1 << 20)) : "-";
 }
 
 std::string speed_text(const RungResult& rung) {
   const RatioInterval& ratio = rung.speedup;
   if (rung.technique == "plain" || !std::isfinite(ratio.ratio)) return rung.technique == "plain" ? "" : "-";
-  return three_digits(ratio.ratio) + "× (" + three_digits(ratio.low) + "-" + three_digits(ratio.high) + ")";
+  return brief_number(ratio.ratio) + "× (" + brief_number(ratio.low) + "-" + brief_number(ratio.high) + ")";
 }
 
 /// The columns after the title.
@@ -80,8 +75,8 @@ std::string comparison_columns(const std::string& place, const std::string& step
 
 std::string measured(const RungResult& rung, double target, double accuracy) {
   const double peak = rung.peak_bytes > 0 ? static_cast<double>(rung.peak_bytes) : RungResult::unknown;
-  return comparison_columns(c10::str(rung.ranks, " × ", rung.threads), three_digits(rung.step_ms), mebibytes_text(peak),
-                            mebibytes_text(rung.sent_bytes), three_digits(target), number("%.1f", 100 * accuracy),
+  return comparison_columns(c10::str(rung.ranks, " × ", rung.threads), brief_number(rung.step_ms), mebibytes_text(peak),
+                            mebibytes_text(rung.sent_bytes), brief_number(target), number("%.1f", 100 * accuracy),
                             speed_text(rung));
 }
 

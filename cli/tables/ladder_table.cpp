@@ -19,13 +19,8 @@ std::string percent(double share) {
   return number("%.1f %%", 100 * share);
 }
 
-/// At least three digits.
-std::string brief(double value) {
-  return number(value < 9.995 ? "%.2f" : value < 99.95 ? "%.1f" : "%.0f", value);
-}
-
 std::string brief_mebibytes(int64_t bytes) {
-  return bytes > 0 ? brief(static_cast<double>(bytes) / (1 << 20)) : "-";
+  return bytes > 0 ? brief_number(static_cast<double>(bytes) / (1 << 20)) : "-";
 }
 
 const char* short_word(Verdict verdict) {
@@ -58,13 +53,13 @@ Colour colour_of(const RungResult& rung) {
 
 /// "1.25×"; "-" if there is none.
 std::string ratio_text(double ratio) {
-  return std::isfinite(ratio) ? brief(ratio) + "×" : "-";
+  return std::isfinite(ratio) ? brief_number(ratio) + "×" : "-";
 }
 
 /// "1.25× (1.22-1.30)"; "1.25×" without an interval.
 std::string with_ends(const RatioInterval& ratio, const char* mark = " ") {
   if (!std::isfinite(ratio.low)) return ratio_text(ratio.ratio) + (*mark == ' ' ? "" : mark);
-  return ratio_text(ratio.ratio) + mark + "(" + brief(ratio.low) + "-" + brief(ratio.high) + ")";
+  return ratio_text(ratio.ratio) + mark + "(" + brief_number(ratio.low) + "-" + brief_number(ratio.high) + ")";
 }
 
 /// The gain over the previous configuration by which the rung is judged.
@@ -107,9 +102,9 @@ std::string accuracy_text(double accuracy, bool exact) {
 /// Params: target – time to target; a ladder for inference shows the size of the model instead
 std::string figures(const RungResult& rung, const std::string& target, double accuracy, LadderGoal goal) {
   const bool inference = goal == LadderGoal::inference;
-  return measured_columns(brief(rung.step_ms), number("%.0f", rung.samples_per_s), brief_mebibytes(rung.peak_bytes),
-                          inference ? brief_mebibytes(rung.model_bytes) : target, accuracy_text(accuracy, inference),
-                          gain(rung, goal));
+  return measured_columns(brief_number(rung.step_ms), number("%.0f", rung.samples_per_s),
+                          brief_mebibytes(rung.peak_bytes), inference ? brief_mebibytes(rung.model_bytes) : target,
+                          accuracy_text(accuracy, inference), gain(rung, goal));
 }
 
 /// "3.41 s (3.20 to 3.66)".
@@ -250,13 +245,14 @@ std::string ladder_head(LadderGoal goal) {
 std::string ladder_live_line(const train::LadderEvent& event, LadderGoal goal) {
   const bool running = std::isfinite(event.run_seconds);
   const char* format = event.run_seconds < 99.95 ? "%.1f" : "%.0f";
-  const std::string target = running ? number(format, event.run_seconds) + "…" : brief(event.rung->time_to_target_s);
+  const std::string target =
+      running ? number(format, event.run_seconds) + "…" : brief_number(event.rung->time_to_target_s);
   return short_title(*event.rung) +
          figures(*event.rung, target, running ? event.run_accuracy : event.rung->accuracy, goal) + " " + event.activity;
 }
 
 std::string ladder_row(const Terminal& terminal, const RungResult& rung, LadderGoal goal) {
-  std::string text = title_column(rung) + figures(rung, brief(rung.time_to_target_s), rung.accuracy, goal);
+  std::string text = title_column(rung) + figures(rung, brief_number(rung.time_to_target_s), rung.accuracy, goal);
   if (rung.technique != "plain") text += " " + terminal.paint(colour_of(rung), short_word(rung.verdict));
   text += "\n";
   if (rung.is_about_loading && !rung.bottleneck.empty()) {

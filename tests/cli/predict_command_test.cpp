@@ -199,15 +199,7 @@ TEST_F(TrainedDigits, ProblemsAreNamed) {
 
 TEST(PredictCommand, StopsWhileItReadsAPipe) {
   const Scratch folder;
-  std::ofstream rows(folder / "train.jsonl");
-  for (int i = 0; i < 20; ++i) rows << R"({"text": "word )" << i << R"(", "label": )" << i % 2 << "}\n";
-  rows.close();
-  std::ofstream(folder / "config.json")
-      << R"({"model_type": "bert", "vocab_size": 259, "hidden_size": 16, "num_hidden_layers": 1,
-             "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 40})";
-  const Outcome run = run_bellows({"train", "--data", folder / "train.jsonl", "--model", folder / "config.json",
-                                   "--set", "tokenizer=bytes", "--set", "epochs=1", "--out", folder / "run"});
-  ASSERT_EQ(run.exit_code, 0) << run.err;
+  ASSERT_NO_FATAL_FAILURE(train_on_texts(folder));
   const std::string pipe = folder / "texts";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   Process process({.arguments = {"predict", "--run", folder / "run", pipe, "--output", folder / "out.jsonl"}});

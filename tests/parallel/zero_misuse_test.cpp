@@ -1,10 +1,17 @@
 #include <gmock/gmock.h>
 
+#include <new>
+#include <optional>
+
 #include "bellows/amp/master_weights.h"
+#include "bellows/core/sharded_gradients.h"
 #include "bellows/optim/adafactor.h"
+#include "bellows/optim/state/state.h"
+#include "bellows/parallel/zero/gradient_buckets.h"
 #include "bellows/parallel/zero/shard_layout.h"
 #include "tests/parallel/zero_support.h"
 #include "tests/support/errors.h"
+#include "tests/support/failing_allocation.h"
 
 namespace bellows::parallel::testing::zero {
 namespace {
@@ -83,6 +90,66 @@ TEST(ZeroMisuse, MemoryOfTwoParametersIsRefused) {
     EXPECT_THAT(message_of([&] { lay_out(parameters, {}, {alone()}, {.bucket_bytes = 1 << 20}); }),
                 HasSubstr("\"a\" and \"b\" share memory"));
   }
+}
+
+// One parameter has a hook on one rank, so GradientShards cannot be created there.
+TEST(ZeroMisuse, ModelAndOptimizerKeepTheirValuesIfGradientsCannotBeSharded) {
+  for (const int stage : {2, 3}) {
+    SCOPED_TRACE(stage);
+    run_ranks(2, [&](const comm::Group& group) {
+      NetModel m;
+      const OptimizerPtr optimizer = adamw()(m.net->distinct());
+      m.net->loss(0, 0, 1).backward();
+      optimizer->step();
+      optimizer->zero_grad();
+      const std::vector<at::Tensor> values = m.net->values();
+      NamedTensors state = optim::state_dict(*optimizer);
+      for (auto& [name, tensor] : state) tensor = tensor.clone();
+      const ShardOptions options{.stage = stage, .bucket_bytes = small_bucket};
+      {
+        std::optional<tap::GradientTap> hook;
+        if (group.rank() == 1) hook.emplace(m.net->distinct()[3], [](const at::Tensor&) {});
+        EXPECT_THAT(message_of([&] { zero_optimizer(optimizer, m.model, group, options); }),
+                    HasSubstr("already has a post-accumulate-grad hook"));
+      }
+      expect_equal(m.net->values(), values);
+      expect_equal(optim::state_dict(*optimizer), state);
+      const auto sharded = zero_optimizer(optimizer, m.model, group, options);
+      expect_equal(m.net->values(), values);
+      m.net->loss(1, group.rank(), group.size()).backward();
+      sharded->step();
+      EXPECT_FALSE(at::equal(m.net->values().front(), values.front()));
+    });
+  }
+}
+
+TEST(ZeroMisuse, GradientShardsThatCannotBeCreatedLeaveNothingBehind) {
+  const ShardGroups groups{alone()};
+  const auto layout_of = [&](const NetModel& m) {
+    NamedTensors trained;
+    for (const at::Tensor& parameter : m.net->distinct()) {
+      if (parameter.requires_grad()) trained.emplace_back(c10::str("parameter ", trained.size()), parameter);
+    }
+    return lay_out(trained, {}, groups, {.bucket_bytes = small_bucket});
+  };
+  const NetModel m, other;
+  Layout layout = layout_of(m), others_layout = layout_of(other);
+  const GradientShards others(others_layout, groups, groups.shard);  // without any, gradient_part() looks nothing up
+  bool fired = true;
+  int64_t k = 1;
+  for (; fired; ++k) {
+    test::FailAllocation guard(k);
+    try {
+      const GradientShards shards(layout, groups, groups.shard);
+    } catch (const std::bad_alloc&) {
+      EXPECT_TRUE(guard.fired());
+    }
+    guard.stop();
+    fired = guard.fired();
+    for (const Place& place : layout.places)
+      ASSERT_EQ(gradient_part(place.parameter).owner, nullptr) << place.name << ", allocation " << k;
+  }
+  EXPECT_GT(k, static_cast<int64_t>(3 * layout.places.size())) << "each parameter needs allocations";
 }
 
 TEST(ZeroMisuse, FrozenParametersStayFrozen) {

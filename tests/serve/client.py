@@ -5,18 +5,11 @@ import sys
 import ml_dtypes
 import numpy as np
 import tritonclient.http as http
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
+from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
+
+from triton_checks import expect_error
 
 client = http.InferenceServerClient(f"127.0.0.1:{sys.argv[1]}", concurrency=8)
-
-
-def expect_error(part, call, *arguments, **options):
-    try:
-        call(*arguments, **options)
-    except InferenceServerException as error:
-        assert part in str(error), error
-        return
-    raise AssertionError(f"expected an error with {part!r}")
 
 
 def tensor(name, values, binary=True, datatype=None):

@@ -8,19 +8,12 @@ import ml_dtypes
 import numpy as np
 import tritonclient.grpc as grpc
 import tritonclient.grpc.aio as aio
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
+from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
+
+from triton_checks import expect_error
 
 address = f"127.0.0.1:{sys.argv[2]}"
 client = grpc.InferenceServerClient(address)
-
-
-def expect_error(part, call, *arguments, **options):
-    try:
-        call(*arguments, **options)
-    except InferenceServerException as error:
-        assert part in str(error), error
-        return
-    raise AssertionError(f"expected an error with {part!r}")
 
 
 def tensor(name, values, datatype=None):

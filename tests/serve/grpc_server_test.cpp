@@ -40,12 +40,7 @@ class GrpcServing : public testing::Test {
   void start(const std::function<void(ServerOptions&)>& change = {}) {
     stub_.reset();
     server_.reset();
-    folder_.write("identity/1/model.test", "identity");
-    folder_.write("sum/config.pbtxt", "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 500 }");
-    folder_.write("sum/1/model.test", "sum");
-    folder_.write("gated/config.pbtxt",
-                  "max_batch_size: 4 dynamic_batching { default_queue_policy { max_queue_size: 2 } }");
-    folder_.write("gated/1/model.test", "gated");
+    write_test_models(folder_);
     folder_.write("strict/1/model.test", "strict");
     folder_.write("damaged/1/model.test", "?");
     folder_.write("bytes/1/model.test", "types UINT8");

@@ -28,12 +28,7 @@ namespace asio = boost::asio;
 class LoadedServer : public testing::Test {
  protected:
   LoadedServer() {
-    folder_.write("identity/1/model.test", "identity");
-    folder_.write("sum/config.pbtxt", "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 500 }");
-    folder_.write("sum/1/model.test", "sum");
-    folder_.write("gated/config.pbtxt",
-                  "max_batch_size: 4 dynamic_batching { default_queue_policy { max_queue_size: 2 } }");
-    folder_.write("gated/1/model.test", "gated");
+    write_test_models(folder_);
     folder_.write("strict/1/model.test", "strict");
     ServerOptions options{.repository = folder_.path()};
     options.http.port = 0;

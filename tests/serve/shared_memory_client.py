@@ -6,16 +6,8 @@ import numpy as np
 import tritonclient.grpc as grpc
 import tritonclient.http as http
 import tritonclient.utils.shared_memory as shm
-from tritonclient.utils import InferenceServerException
 
-
-def expect_error(part, call, *arguments, **options):
-    try:
-        call(*arguments, **options)
-    except InferenceServerException as error:
-        assert part in str(error), error
-        return
-    raise AssertionError(f"expected an error with {part!r}")
+from triton_checks import expect_error
 
 
 def check(protocol, port, names_of):

@@ -149,6 +149,15 @@ ModelLoader test_loader() {
   };
 }
 
+void write_test_models(const TestFolder& folder) {
+  folder.write("identity/1/model.test", "identity");
+  folder.write("sum/config.pbtxt", "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 500 }");
+  folder.write("sum/1/model.test", "sum");
+  folder.write("gated/config.pbtxt",
+               "max_batch_size: 4 dynamic_batching { default_queue_policy { max_queue_size: 2 } }");
+  folder.write("gated/1/model.test", "gated");
+}
+
 std::vector<int64_t> take_batch_sizes() {
   const std::lock_guard lock(sizes_mutex);
   return std::exchange(batch_sizes, {});

@@ -68,6 +68,10 @@ struct ClosedGate {
 ///   shrink     x [rows, 4] fp32 → y without the last row
 ModelLoader test_loader();
 
+/// Writes models for test_loader(): "identity", "sum" with batches of up to 8 rows, and "gated" with batches of up to 4
+/// rows and a queue of 2 requests.
+void write_test_models(const TestFolder& folder);
+
 /// Returns the number of rows of each call of a model of test_loader() since the last clear.
 std::vector<int64_t> take_batch_sizes();
 

@@ -6,8 +6,9 @@ namespace bellows::test {
 
 enum class FailOn { this_thread, any_thread };
 
-/// Makes the k-th operator new after its construction throw std::bad_alloc, once. Link failing_allocation.cpp, which replaces operator new
-/// for the whole program, libtorch included. One guard at a time in a thread, one for any_thread in a process.
+/// Makes the k-th call of operator new after the construction throw std::bad_alloc, once. Link failing_allocation.cpp,
+/// which replaces operator new for the whole program, including libtorch. A thread can have one guard at a time, and a
+/// process one guard for any_thread.
 ///
 ///     for (int64_t k = 1; k <= 300; ++k) {
 ///       FailAllocation guard(k);
@@ -27,15 +28,15 @@ class FailAllocation {
   bool fired() const;
   /// Allocations since the construction, of the guarded threads.
   int64_t count() const;
-  /// From now on none fails and none is counted. The destructor does the same.
+  /// From now on, no allocation fails, and none is counted. The destructor does the same.
   void stop();
 
  private:
   FailOn threads_;
 };
 
-/// Allocations of this thread neither fail nor count meanwhile: libtorch's autograd ends the process (std::terminate) where its guards of the
-/// thread's state and the destructors of graphs find no memory.
+/// While the object exists, allocations of this thread neither fail nor count. libtorch's autograd needs this: without
+/// memory, destructors of graphs and guards of the thread's state end the process (std::terminate).
 class SparedAllocations {
  public:
   SparedAllocations();

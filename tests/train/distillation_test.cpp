@@ -210,6 +210,11 @@ TEST(RecipeDistillation, RejectsBadInput) {
   EXPECT_THAT(error_with({"teacher=mpl", "teacher_weights=" + weights}), HasSubstr("teacher = mpl: "));
   EXPECT_THAT(error_with({"teacher=mpl", "teacher_weights=" + weights}), HasSubstr("\"mlp\""));
   EXPECT_THAT(error_with({"teacher=mlp"}), HasSubstr("would have random weights. Set teacher_weights"));
+  const std::string config = folder / "config.json";
+  write_text_file(
+      config,
+      R"({"model_type": "gpt2", "vocab_size": 259, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32})");
+  EXPECT_THAT(error_with({"teacher=" + config}), HasSubstr("would have random weights. Set teacher_weights"));
   EXPECT_THAT(error_with({"teacher_weights=" + weights}), HasSubstr("needs a teacher"));
   EXPECT_THAT(error_with({"teacher=gpt2", "teacher_weights=" + weights}),
               HasSubstr("of the same kind as those of mlp"));

@@ -9,6 +9,7 @@
 #include "bellows/optim/optimizers.h"
 #include "bellows/train/job.h"
 #include "bellows/train/step/train_loop.h"
+#include "bellows/train/trainer.h"
 #include "tests/parallel/ranks.h"
 #include "tests/train/support.h"
 
@@ -46,6 +47,28 @@ inline Recipe ranks_recipe() {
   recipe.batch_size = 10;  // 77 points: the last batch has 7; four ranks share 10 as 2, 3, 2, 3
   recipe.lr = 0.01;
   return recipe;
+}
+
+/// Trains one job per rank, on ranks in threads of this process. Returns the result of rank 0.
+/// Params: stop_after – step at which rank 0 asks for a stop; -1: none
+inline FitResult fit_on_ranks(const Recipe& recipe, std::vector<Job> jobs, int64_t stop_after, bool resume,
+                              bool accept_changes = false) {
+  FitResult result;
+  parallel::testing::run_ranks(static_cast<int>(jobs.size()), [&](const comm::Group& group) {
+    Callbacks callbacks;
+    Trainer* self = nullptr;
+    callbacks.on_step = [&](const TrainLoop& loop) {
+      if (group.rank() == 0 && loop.step_count() == stop_after) self->request_stop();
+    };
+    Trainer trainer(recipe, callbacks);
+    self = &trainer;
+    trainer.resume(resume);
+    trainer.accept_changes(accept_changes);
+    trainer.set_process_group(group);
+    const FitResult own = trainer.fit(std::move(jobs[static_cast<size_t>(group.rank())]));
+    if (group.rank() == 0) result = own;
+  });
+  return result;
 }
 
 /// Runs the recipe on two ranks in threads of this process. Returns the losses of each rank.

@@ -89,21 +89,7 @@ FitResult fit_part(const Recipe& recipe, int ranks, int64_t stop_after, bool res
   std::vector<Job> jobs;
   jobs.reserve(static_cast<size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) jobs.push_back(job_with_norm(recipe));
-  FitResult result;
-  run_ranks(ranks, [&](const comm::Group& group) {
-    Callbacks callbacks;
-    Trainer* self = nullptr;
-    callbacks.on_step = [&](const TrainLoop& loop) {
-      if (group.rank() == 0 && loop.step_count() == stop_after) self->request_stop();
-    };
-    Trainer trainer(recipe, callbacks);
-    self = &trainer;
-    trainer.resume(resume);
-    trainer.set_process_group(group);
-    const FitResult own = trainer.fit(std::move(jobs[static_cast<size_t>(group.rank())]));
-    if (group.rank() == 0) result = own;
-  });
-  return result;
+  return fit_on_ranks(recipe, std::move(jobs), stop_after, resume);
 }
 
 // The number of ranks changes in the middle of epochs: 1, then 4, then 2.

@@ -344,14 +344,20 @@ TEST(ModelDefaults, FitTheModel) {
   EXPECT_EQ(with_model_defaults(chosen), chosen);
 }
 
-TEST(TaskMetricsKey, WithoutHeldOutDataIsWarnedAbout) {
-  const TemporaryFolder folder;
-  write_table(folder / "t.csv");
+/// A regression on a new table in the folder.
+Recipe price_recipe(const TemporaryFolder& folder) {
   Recipe recipe;
   recipe.model = "tabular_mlp";
   recipe.data = folder / "t.csv";
   recipe.target = "price";
   recipe.loss = "mse";
+  write_table(recipe.data);
+  return recipe;
+}
+
+TEST(TaskMetricsKey, WithoutHeldOutDataIsWarnedAbout) {
+  const TemporaryFolder folder;
+  Recipe recipe = price_recipe(folder);
   recipe.epochs = 1;
   const auto logged = [&] {
     const CapturedLog log;
@@ -369,12 +375,7 @@ TEST(TaskMetricsKey, WithoutHeldOutDataIsWarnedAbout) {
 
 TEST(EvalSplit, IsAShareOrASplit) {
   const TemporaryFolder folder;
-  write_table(folder / "t.csv");
-  Recipe recipe;
-  recipe.model = "tabular_mlp";
-  recipe.data = folder / "t.csv";
-  recipe.target = "price";
-  recipe.loss = "mse";
+  Recipe recipe = price_recipe(folder);
   EXPECT_TRUE(resolve(recipe).split().held_out.empty());
   recipe.eval_split = "0.25";
   EXPECT_EQ(resolve(recipe).split().held_out.size(), 15u);

@@ -20,7 +20,7 @@ std::vector<int> MemberList::complete_replicas() const {
   for (const Process& process : processes_) {
     if (process.ready) replicas[process.place / ranks].push_back(process);
   }
-  std::vector<std::pair<int, std::vector<int>>> complete;  // with the newest process
+  std::vector<std::pair<int, std::vector<int>>> complete;  // ID of the newest process, IDs of all
   for (auto& [number, replica] : replicas) {
     if (static_cast<int>(replica.size()) != ranks) continue;
     std::sort(replica.begin(), replica.end(), [](const Process& a, const Process& b) { return a.place < b.place; });

@@ -54,8 +54,8 @@ std::string job_token(const LaunchOptions& options) {
   return random_token();
 }
 
-/// Checks before the first rank starts that the limit of open files suffices. Connections of the ranks to the store
-/// need more files than the number that is checked here.
+/// Checks before the first rank starts that the limit of open files is high enough. The check uses a lower
+/// bound, because it does not count the connections of the ranks to the store.
 void check_open_files(int ranks) {
   constexpr rlim_t for_launcher = 15, per_rank = 2, during_start = 4;
   rlimit limit{};
@@ -180,7 +180,7 @@ bool Round::replace(Slot& slot) {
   return true;
 }
 
-/// Whether the process has nothing left to do, because the ranks have finished or stop, and it does not take part.
+/// Whether the process has nothing left to do: the ranks have finished or are stopping, and it does not take part.
 /// Original ranks of a program without an ElasticWorld never join a world, but they always take part.
 bool Round::is_left_over(const Slot& slot) const {
   if (!members_ || (!finished_ && !stop_)) return false;

@@ -18,6 +18,8 @@
 #include <string>
 #include <thread>
 
+#include "bellows/core/round_up.h"
+
 namespace bellows::comm {
 
 namespace {
@@ -25,13 +27,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr size_t cache_line = 64;
+constexpr size_t cache_line = 64, page_bytes = 4096;
 constexpr auto process_check_period = 50ms;  // how often a rank checks whether the processes of missing ranks still run
-
-size_t rounded_up(size_t bytes) {
-  constexpr size_t page = 4096;
-  return (bytes + page - 1) / page * page;
-}
 
 /// Sleeps until `word` differs from `value`, for at most about `process_check_period`.
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
@@ -103,7 +100,7 @@ SharedRegion::Slot& SharedRegion::slot(int rank) const {
 }
 
 size_t SharedRegion::offset(int rank, int64_t number) const {
-  const size_t control = rounded_up(sizeof(Header) + static_cast<size_t>(size_) * sizeof(Slot));
+  const size_t control = round_up(sizeof(Header) + static_cast<size_t>(size_) * sizeof(Slot), page_bytes);
   return control + (2 * static_cast<size_t>(rank) + static_cast<size_t>(number)) * buffer_bytes;
 }
 

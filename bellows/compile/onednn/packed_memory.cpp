@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <new>
 
+#include "bellows/core/round_up.h"
+
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
@@ -37,9 +39,9 @@ struct PackedMemory::Block {
 
 at::Tensor PackedMemory::take(size_t nbytes) {
   if (nbytes < least_bytes) return at::empty({static_cast<int64_t>(nbytes)}, at::kByte);
-  const size_t rounded = (nbytes + alignment - 1) / alignment * alignment;
+  const size_t rounded = round_up(nbytes, alignment);
   if (!block_ || used_ + rounded > block_->size) {
-    block_ = std::make_shared<Block>(std::max(block_bytes, (rounded + huge_page - 1) / huge_page * huge_page));
+    block_ = std::make_shared<Block>(std::max(block_bytes, round_up(rounded, huge_page)));
     used_ = 0;
   }
   char* const at = static_cast<char*>(block_->memory) + used_;

@@ -9,10 +9,7 @@
 #include <optional>
 
 #include "bellows/core/error.h"
-#include "bellows/data/formats/file_starts.h"
-#include "bellows/data/formats/read_sample.h"
-#include "bellows/data/formats/shard_files.h"
-#include "bellows/data/formats/table_files.h"
+#include "bellows/data/formats/row_source.h"
 #include "bellows/data/formats/table_source.h"
 #include "bellows/io/tables/csv.h"
 #include "bellows/io/tables/number_text.h"
@@ -78,42 +75,20 @@ c10::ScalarType csv_dtype(CsvColumn::Type type) {
   return type == integer ? c10::kLong : type == unsigned_integer ? c10::kUInt64 : c10::kDouble;
 }
 
-class CsvSource final : public Source {
+class CsvSource final : public RowSource {
  public:
-  using Source::read;
-
-  CsvSource(const std::vector<std::string>& paths, CsvOptions options) : options_(std::move(options)), files_(paths) {
-    pictures_.reserve(files_.size());
-    for (size_t file = 0; file < files_.size(); ++file) {
-      pictures_.emplace_back(options_.image_folder, files_.name(file));
-      add_rows(file);
-    }
+  CsvSource(const std::vector<std::string>& paths, CsvOptions options)
+      : RowSource(paths, options.image_folder), options_(std::move(options)) {
+    for (size_t file = 0; file < files_.size(); ++file) add_rows(file);
     TORCH_CHECK_VALUE(rows_.size() > 0, "open_csv: ", files_.describe(), " has no rows.");
     types_.reserve(columns_.size());
     for (const CsvColumn& column : columns_) types_.push_back(column.type());
   }
 
-  int64_t size() const override { return rows_.size(); }
-  bool stored() const override { return true; }
   std::string describe() const override { return c10::str(size(), " rows of ", files_.describe()); }
-  std::vector<int64_t> block_starts() const override { return rows_.block_starts(); }
-
-  bool prefetch(int64_t index) const override {
-    std::shared_ptr<const void> owner;
-    touch_pages(files_.content(rows_.file_of(index), owner), rows_[index], rows_.next(index));
-    return true;
-  }
-
-  void read(int64_t index, Sample& sample) const override {
-    const size_t file = rows_.file_of(index);
-    sample.clear();
-    sample.id = index;
-    sample.file = files_.name(file);
-    read_naming([&] { return c10::str("sample ", index); }, [&] { fill(file, rows_[index], sample); });
-  }
 
  private:
-  void fill(size_t file, uint64_t row, Sample& sample) const {
+  void fill(size_t file, uint64_t row, Sample& sample) const override {
     thread_local std::vector<io::CsvCell> cells;
     const io::CsvReader reader(files_.content(file, sample.owner), files_.name(file), options_.separator);
     uint64_t end = 0;
@@ -248,11 +223,8 @@ class CsvSource final : public Source {
   }
 
   CsvOptions options_;
-  ShardFiles files_;
-  std::vector<PictureFolder> pictures_;
   std::vector<CsvColumn> columns_;
   std::vector<CsvColumn::Type> types_;
-  SampleOffsets rows_;
 };
 
 }  // namespace

@@ -3,11 +3,8 @@
 #include <algorithm>
 
 #include "bellows/core/error.h"
-#include "bellows/data/formats/file_starts.h"
 #include "bellows/data/formats/json_record.h"
-#include "bellows/data/formats/read_sample.h"
-#include "bellows/data/formats/shard_files.h"
-#include "bellows/data/formats/table_files.h"
+#include "bellows/data/formats/row_source.h"
 #include "bellows/data/formats/table_source.h"
 #include "bellows/io/bytes.h"
 
@@ -15,43 +12,20 @@ namespace bellows::data {
 
 namespace {
 
-class JsonlSource final : public Source {
+class JsonlSource final : public RowSource {
  public:
-  using Source::read;
-
   JsonlSource(const std::vector<std::string>& paths, JsonlOptions options)
-      : options_(std::move(options)), files_(paths) {
-    pictures_.reserve(files_.size());
-    for (size_t file = 0; file < files_.size(); ++file) {
-      pictures_.emplace_back(options_.image_folder, files_.name(file));
-      add_lines(file);
-    }
-    TORCH_CHECK_VALUE(lines_.size() > 0, "open_jsonl: ", files_.describe(), " contains no lines.");
+      : RowSource(paths, options.image_folder), options_(std::move(options)) {
+    for (size_t file = 0; file < files_.size(); ++file) add_lines(file);
+    TORCH_CHECK_VALUE(rows_.size() > 0, "open_jsonl: ", files_.describe(), " contains no lines.");
     TORCH_CHECK_VALUE(options_.image_column.empty() || columns_.contains(options_.image_column),
                       "open_jsonl: ", files_.describe(), " has no key \"", options_.image_column, "\".");
   }
 
-  int64_t size() const override { return lines_.size(); }
-  bool stored() const override { return true; }
   std::string describe() const override { return c10::str(size(), " lines of ", files_.describe()); }
-  std::vector<int64_t> block_starts() const override { return lines_.block_starts(); }
-
-  bool prefetch(int64_t index) const override {
-    std::shared_ptr<const void> owner;
-    touch_pages(files_.content(lines_.file_of(index), owner), lines_[index], lines_.next(index));
-    return true;
-  }
-
-  void read(int64_t index, Sample& sample) const override {
-    const size_t file = lines_.file_of(index);
-    sample.clear();
-    sample.id = index;
-    sample.file = files_.name(file);
-    read_naming([&] { return c10::str("sample ", index); }, [&] { fill(file, lines_[index], sample); });
-  }
 
  private:
-  void fill(size_t file, uint64_t at, Sample& sample) const {
+  void fill(size_t file, uint64_t at, Sample& sample) const override {
     const std::string_view text = io::as_text(files_.content(file, sample.owner));
     const auto here = [&] { return where(file, text, at); };
     parse_content(files_, file, [&] { read_json_record(line_at(text, at), here, columns_, sample); });
@@ -71,13 +45,13 @@ class JsonlSource final : public Source {
   void add_lines(size_t file) {
     std::shared_ptr<const void> owner;
     const std::string_view text = io::as_text(files_.content(file, owner));
-    lines_.add_file();
+    rows_.add_file();
     for (uint64_t at = 0; at < text.size();) {
       const std::string_view line = line_at(text, at);
       if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
         const auto here = [&] { return where(file, text, at); };
         parse_content(files_, file, [&] { learn_json_record(line, here, columns_); });
-        lines_.add(at);
+        rows_.add(at);
       }
       at += line.size() + 1;
     }
@@ -101,10 +75,7 @@ class JsonlSource final : public Source {
   }
 
   JsonlOptions options_;
-  ShardFiles files_;
-  std::vector<PictureFolder> pictures_;
   JsonColumns columns_;
-  SampleOffsets lines_;
 };
 
 }  // namespace

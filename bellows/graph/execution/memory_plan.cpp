@@ -8,6 +8,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "bellows/core/round_up.h"
 #include "bellows/graph/passes/functionalize.h"
 
 namespace bellows::graph {
@@ -16,10 +17,6 @@ namespace {
 using Home = MemoryPlan::Home;
 
 constexpr size_t alignment = 64;
-
-size_t aligned(size_t bytes) {
-  return (bytes + alignment - 1) / alignment * alignment;
-}
 
 /// A part of the arena that is needed from instruction `first` to instruction `last`.
 struct Piece {
@@ -196,12 +193,12 @@ class MemoryPlanner {
     pieces.reserve(plan_.blocks.size());
     for (auto& one : plan_.blocks) {
       if (one.home == Home::arena || one.home == Home::lent)
-        pieces.push_back({aligned(one.nbytes), one.first, last_of(one), &one.offset});
+        pieces.push_back({round_up(one.nbytes, alignment), one.first, last_of(one), &one.offset});
     }
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
       const auto& kernel = program_.instructions[i].kernel;
       if (kernel && kernel->scratch_bytes() > 0)
-        pieces.push_back({aligned(kernel->scratch_bytes()), first_[i], last_[i], &plan_.scratch_offset[i]});
+        pieces.push_back({round_up(kernel->scratch_bytes(), alignment), first_[i], last_[i], &plan_.scratch_offset[i]});
     }
     plan_.least_bytes = most_at_once(pieces);
     plan_.arena_bytes = place_well(pieces, static_cast<int>(program_.instructions.size()));

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <optional>
 
+#include "bellows/core/round_up.h"
 #include "bellows/io/archives/tar.h"
 #include "bellows/io/crc32.h"
 
@@ -156,7 +157,7 @@ ByteSpan tar_member_data(ByteSpan archive, const TarMember& member, std::string_
   if (!lies_inside(member, archive.size())) fail(c10::str("an archive of ", archive.size(), " bytes"));
   const ByteSpan data = archive.subspan(member.offset, member.size);
   if (member.size >= most_ustar_bytes) return data;  // the size is in an earlier header
-  const uint64_t padded = (member.size + tar_block - 1) / tar_block * tar_block;
+  const uint64_t padded = round_up(member.size, tar_block);
   const uint64_t begin = member.offset - tar_block;
   const ByteSpan part = archive.subspan(begin, std::min(archive.size() - begin, tar_block + padded));
   std::optional<TarEntry> entry;

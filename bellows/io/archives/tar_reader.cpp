@@ -1,5 +1,6 @@
 #include <c10/util/Exception.h>
 
+#include "bellows/core/round_up.h"
 #include "bellows/io/archives/decompress.h"
 #include "bellows/io/archives/tar.h"
 
@@ -133,7 +134,7 @@ ByteSpan TarReader::payload(ByteSpan header, const Extension& extension, uint64_
   if (type >= '1' && type <= '6') size = 0;  // links, devices, folders: they have no data, regardless of the field
   TORCH_CHECK_VALUE(*size <= bytes_.size() - start, where_, ": truncated: \"", ustar_name(header), "\" needs ", *size,
                     " bytes from byte ", start, ", but the archive has only ", bytes_.size() - start, ".");
-  const uint64_t padded = (*size + kBlock - 1) / kBlock * kBlock;
+  const uint64_t padded = round_up(*size, kBlock);
   TORCH_CHECK_VALUE(padded <= bytes_.size() - start, where_, ": truncated at byte ", bytes_.size(),
                     " in the padding of \"", ustar_name(header), "\", which ends at byte ", start + padded, ".");
   *position = start + padded;

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "bellows/core/round_up.h"
 #include "bellows/io/archives/tar.h"
 
 namespace bellows::io {
@@ -89,7 +90,7 @@ void TarWriter::write_member(char type, std::string_view prefix, std::string_vie
 
 void TarWriter::close() {
   const uint64_t end = file_.offset() + 2 * kTarBlock;
-  const uint64_t padded = (end + kTarRecord - 1) / kTarRecord * kTarRecord;
+  const uint64_t padded = round_up(end, kTarRecord);
   file_.write(std::string(padded - file_.offset(), '\0'));
   file_.commit();
 }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "bellows/core/round_up.h"
 #include "bellows/io/tensors/npy.h"
 
 namespace bellows::io {
@@ -51,15 +52,14 @@ struct RowLayout {
 RowLayout row_layout(const std::vector<BetonField>& fields) {
   RowLayout layout;
   bool aligned = false;
-  const auto align = [](size_t n) { return (n + 7) / 8 * 8; };
   for (const BetonField& field : fields) {
     const bool word = is_number(field.type) || is_array(field.type);
-    if (word) layout.bytes = align(layout.bytes);
+    if (word) layout.bytes = round_up(layout.bytes, 8);
     layout.offsets.push_back(layout.bytes);
     layout.bytes += word ? 8 : field.type == BetonType::image ? 13 : 16;
     aligned = aligned || word;
   }
-  if (aligned) layout.bytes = align(layout.bytes);
+  if (aligned) layout.bytes = round_up(layout.bytes, 8);
   return layout;
 }
 
@@ -125,7 +125,7 @@ void BetonReader::read_header() {
                     " and the allocation table at byte ", table, ": the file is truncated or corrupt.");
   size_ = static_cast<int64_t>(samples);
   const uint64_t rows_end = rows_begin_ + samples * row_bytes_;
-  pages_begin_ = (rows_end + page_size_ - 1) / page_size_ * page_size_;
+  pages_begin_ = round_up(rows_end, page_size_);
   pages_end_ = table;
   read_table(table);
 }
@@ -459,7 +459,7 @@ void BetonWriter::flush_page() {
 
 /// Moves pages from the place of the rows to the end of the file: the number of rows was not known before.
 void BetonWriter::move_pages_behind(uint64_t rows_end) {
-  const uint64_t pages_end = file_.offset(), begin = (rows_end + page_size_ - 1) / page_size_ * page_size_;
+  const uint64_t pages_end = file_.offset(), begin = round_up(rows_end, page_size_);
   std::map<uint64_t, uint64_t> moved;  // from, to
   Bytes page(page_size_);
   while (file_.offset() < begin) file_.write(page);

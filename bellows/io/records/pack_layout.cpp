@@ -24,7 +24,7 @@ PackField parse_pack_field(ByteSpan& bytes, uint64_t at, std::string_view where)
   if (name_bytes == 0 || name_bytes > kMaxPackName) malformed("a name with an invalid length");
   if (dims > kMaxPackDims || (kind != array_of_fixed_shape && dims > 0)) malformed("too many dimensions");
   const size_t used = field_head_bytes + 8 * dims + name_bytes;
-  if (align_up(used, 8) > bytes.size()) malformed("the end of the table");
+  if (round_up(used, 8) > bytes.size()) malformed("the end of the table");
   PackField field{.name = std::string(as_text(bytes.subspan(field_head_bytes + 8 * dims, name_bytes))),
                   .is_array = kind != encoded_file,
                   .dtype = static_cast<c10::ScalarType>(dtype),
@@ -34,7 +34,7 @@ PackField parse_pack_field(ByteSpan& bytes, uint64_t at, std::string_view where)
   for (size_t i = 0; i < dims; ++i)
     field.shape.push_back(static_cast<int64_t>(load_little<uint64_t>(bytes, field_head_bytes + 8 * i)));
   if (field.fixed_shape && !pack_array_bytes(field.dtype, field.shape)) malformed("an impossible shape");
-  bytes = bytes.subspan(align_up(used, 8));
+  bytes = bytes.subspan(round_up(used, 8));
   return field;
 }
 

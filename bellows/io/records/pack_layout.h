@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "bellows/core/round_up.h"
 #include "bellows/io/records/pack.h"
 
 namespace bellows::io {
@@ -18,10 +19,6 @@ inline constexpr uint32_t kPackVersion = 1;
 inline constexpr uint64_t kPackHeader = 64, kPackFooter = 64, kPackSampleEntry = 16, kPackBlockEntry = 32,
                           kPackRecordHead = 16, kPackItem = 24, kPackAlignment = 64, kPackCrcStart = 16;
 inline constexpr size_t kMaxPackFields = 65536, kMaxPackName = 4096, kMaxPackKey = 65536, kMaxPackDims = 64;
-
-inline uint64_t align_up(uint64_t value, uint64_t alignment) {
-  return (value + alignment - 1) / alignment * alignment;
-}
 
 /// The header of a block.
 struct PackBlockHeader {

@@ -106,7 +106,7 @@ void PackReader::check_blocks() {
                       " on; expected byte ", offset, " and sample ", samples, ".");
     uint64_t end = here.offset + kPackHeader;
     check_samples(here, end);
-    offset += align_up(here.bytes, k + 1 < blocks_ ? page_bytes_ : kPackAlignment);
+    offset += round_up(here.bytes, k + 1 < blocks_ ? page_bytes_ : kPackAlignment);
     samples += here.samples;
   }
   TORCH_CHECK_VALUE(offset == index_offset_ && samples == samples_, where_, ": the index at byte ", index_offset_,

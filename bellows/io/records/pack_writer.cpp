@@ -145,7 +145,7 @@ void PackWriter::Impl::begin_block() {
 
 /// Params: alignment – pads the block to a multiple of it: the page size, or less for the last block
 void PackWriter::Impl::end_block(uint64_t alignment) {
-  pad_to(align_up(block_.size(), 8));
+  pad_to(round_up(block_.size(), 8));
   block_ += definitions_;
   header_.bytes = block_.size();
   header_.field_bytes = static_cast<uint32_t>(definitions_.size());
@@ -155,7 +155,7 @@ void PackWriter::Impl::end_block(uint64_t alignment) {
     block_.replace(0, kPackHeader, bytes);
     if (!final) header_.crc = crc32c(as_bytes(block_).subspan(kPackCrcStart));
   }
-  pad_to(align_up(block_.size(), alignment));
+  pad_to(round_up(block_.size(), alignment));
   write(block_);
   remember_block(header_);
 }
@@ -166,7 +166,7 @@ void PackWriter::Impl::remember_block(const PackBlockHeader& header) {
   append_little(block_table_, header.first_sample);
   append_little(block_table_, header.samples);
   append_little(block_table_, header.crc);
-  block_offset_ += align_up(header.bytes, page_);
+  block_offset_ += round_up(header.bytes, page_);
   ++blocks_;
 }
 
@@ -217,7 +217,7 @@ uint64_t PackWriter::Impl::place(std::string_view key, std::span<const PackValue
     const uint32_t field = field_of(value);
     const bool shaped = value.is_array && !fields_[field].fixed_shape;
     const auto dims = static_cast<uint32_t>(shaped ? value.sizes.size() : 0);
-    if (value.is_array) at = align_up(at + 8 * uint64_t{dims}, kPackAlignment);
+    if (value.is_array) at = round_up(at + 8 * uint64_t{dims}, kPackAlignment);
     placed_.push_back({field, dims, at});
     at += value.bytes.size();
   }
@@ -273,12 +273,12 @@ void PackWriter::Impl::append(std::string_view key, std::span<const PackValue> v
   const bool arrays = std::any_of(values.begin(), values.end(), [](const PackValue& value) { return value.is_array; });
   const uint64_t alignment = arrays ? kPackAlignment : 8;
   const uint64_t needed =
-      align_up(align_up(block_.size(), alignment) + size, 8) + definitions_.size() + definitions.size();
+      round_up(round_up(block_.size(), alignment) + size, 8) + definitions_.size() + definitions.size();
   if (needed > page_ && header_.samples > 0) {
     end_block(page_);
     begin_block();
   }
-  pad_to(align_up(block_.size(), alignment));
+  pad_to(round_up(block_.size(), alignment));
   append_little(table_, block_offset_ + block_.size());
   append_little(table_, size);
   append_record(key, values, size);
@@ -325,7 +325,7 @@ void PackWriter::Impl::take_over() {
         header->bytes > rest.size() || header->field_bytes > header->bytes - kPackHeader ||
         crc32c(rest.subspan(kPackCrcStart, header->bytes - kPackCrcStart)) != header->crc)
       break;
-    const uint64_t pages = align_up(header->bytes, page_);
+    const uint64_t pages = round_up(header->bytes, page_);
     const ByteSpan fill = rest.first(std::min<uint64_t>(pages, rest.size())).subspan(header->bytes);
     if (as_text(fill).find_first_not_of('\0') != std::string_view::npos) break;
     starts.push_back(offset);
@@ -370,7 +370,7 @@ bool PackWriter::Impl::take_records(ByteSpan bytes, uint64_t offset, uint32_t sa
     if (size < kPackRecordHead || size > bytes.size() - at) return false;
     append_little(table_, offset + at);
     append_little(table_, size);
-    at = align_up(at + size, 8);
+    at = round_up(at + size, 8);
   }
   return true;
 }

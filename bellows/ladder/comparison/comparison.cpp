@@ -78,14 +78,10 @@ class Comparison final : public LadderClimb {
  private:
   static std::vector<RungResult> rungs_of(const std::vector<ComparedRecipe>& others) {
     std::vector<RungResult> rungs;
+    rungs.reserve(others.size());
     for (const ComparedRecipe& other : others) {
-      RungResult& rung = rungs.emplace_back();
-      rung.technique = other.name;
-      rung.title = other.title;
-      rung.note = "the comparison ended before it measured this recipe";
-      rung.expectation = other.expected.words;
-      rung.expected_speed = expected_effect(other.expected.time_factor);
-      rung.expected_memory = expected_effect(other.expected.memory_factor);
+      rungs.push_back(rung_of(other));
+      rungs.back().note = "the comparison ended before it measured this recipe";
     }
     return rungs;
   }

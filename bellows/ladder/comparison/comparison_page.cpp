@@ -3,7 +3,6 @@
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
-#include <vector>
 
 #include "bellows/core/stats.h"
 #include "bellows/ladder/comparison/comparison.h"
@@ -25,18 +24,10 @@ std::string comparison_headline(const LadderReport& report) {
 }
 
 std::string step_chart(const LadderReport& report) {
-  std::vector<ChartBar> bars;
-  for (const RungResult* rung : measured_rungs(report)) {
-    bars.push_back({.label = rung->title,
-                    .shown = chart_number("%.2f ms", rung->step_ms),
-                    .value = rung->step_ms,
-                    .range = rung->step_ms_interval,
-                    .role = role_of(report, *rung)});
-  }
   const std::string svg = bar_chart({.id = "time",
                                      .title = "Time of a step by configuration",
                                      .description = "One bar per configuration. The table below has the numbers."},
-                                    "ms", bars);
+                                    "ms", step_bars(report));
   return figure(
       "Time of a step",
       "Milliseconds of a step of all ranks together. Whiskers show 90 % intervals. Configurations with larger "

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "bellows/core/error.h"
+#include "bellows/core/round_up.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/optim/state/fields_impl.h"
 
@@ -12,10 +13,6 @@ namespace bellows::optim {
 namespace {
 
 constexpr int64_t tensor_alignment = 64;
-
-int64_t round_up_to(int64_t bytes, int64_t multiple) {
-  return (bytes + multiple - 1) / multiple * multiple;
-}
 
 // Number of state tensors of a parameter.
 int64_t moments_of(const to::SGDOptions& o) {
@@ -45,7 +42,7 @@ int64_t moments_of(const LionGroupOptions&) {
 /// behaves as other ranks do.
 int64_t bytes_in_file(at::IntArrayRef sizes, at::ScalarType type) {
   const int64_t bytes = c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(type));
-  return round_up_to(std::max<int64_t>(bytes, 1), tensor_alignment);
+  return round_up(std::max<int64_t>(bytes, 1), tensor_alignment);
 }
 
 /// Size of all state of a parameter, whether it exists yet or not.
@@ -90,7 +87,7 @@ void OffloadedState::lay_out(const Chosen& chosen) {
       TORCH_CHECK_VALUE(p.is_cpu() && p.is_non_overlapping_and_dense(),
                         "offload_state: expected dense parameters on the ", "CPU, got one of shape ", p.sizes(), " on ",
                         p.device(), ", strides ", p.strides(), ".");
-      const int64_t bytes = round_up_to(state_bytes(optimizer_, group.options(), p), StateFile::page_bytes());
+      const int64_t bytes = round_up(state_bytes(optimizer_, group.options(), p), StateFile::page_bytes());
       index_of_[p.unsafeGetTensorImpl()] = places_.size();
       places_.push_back({.parameter = p, .group = g, .part = {bytes_, bytes}});
       bytes_ += bytes;

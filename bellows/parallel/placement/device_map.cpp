@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "bellows/core/error.h"
+#include "bellows/core/round_up.h"
 #include "bellows/core/stats.h"
 
 namespace bellows::parallel {
@@ -77,7 +78,7 @@ std::vector<MappedModule> pieces_of(const std::vector<WeightSize>& weights, cons
     const auto [place, is_new] = index.try_emplace(name, pieces.size());
     if (is_new) pieces.push_back({.name = name, .parameters = {}});
     MappedModule& piece = pieces[place->second];
-    piece.bytes += (weight.bytes + weight_alignment - 1) / weight_alignment * weight_alignment;
+    piece.bytes += round_up(weight.bytes, weight_alignment);
     piece.parameters.push_back(weight.name);
   }
   for (const std::string& pattern : patterns) {

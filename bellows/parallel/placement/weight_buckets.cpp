@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "bellows/core/error.h"
+#include "bellows/core/round_up.h"
 #include "bellows/io/tensors/safetensors.h"
 #include "bellows/tap/pending_storage.h"
 
@@ -83,7 +84,7 @@ WeightBucket make_bucket(const MappedModule& module, const std::vector<const Wei
   for (const WeightSource* source : sources) {
     const auto bytes = static_cast<int64_t>(source->tensor.nbytes());
     bucket.parts.push_back({.source = *source, .offset = bucket.bytes});
-    bucket.bytes += (bytes + weight_alignment - 1) / weight_alignment * weight_alignment;
+    bucket.bytes += round_up(bytes, weight_alignment);
   }
   bucket.storage = c10::Storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), bucket.bytes, c10::DataPtr(nullptr, device),

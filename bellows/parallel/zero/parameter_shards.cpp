@@ -6,7 +6,6 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -14,6 +13,7 @@
 
 #include "bellows/comm/collectives.h"
 #include "bellows/core/mutex.h"
+#include "bellows/parallel/use_order.h"
 #include "bellows/tap/deferral.h"
 #include "bellows/tap/gradient_tap.h"
 #include "bellows/tap/pending_storage.h"
@@ -99,10 +99,6 @@ class ParameterShards::Gathering final : public tap::OpCheck {
   std::optional<size_t> unit_of(const c10::IValue& value) const;
   void need(const std::vector<size_t>& units) BELLOWS_REQUIRES(mutex_);
   void keep_all() BELLOWS_REQUIRES(mutex_);
-  void note_order(size_t unit) BELLOWS_REQUIRES(mutex_);
-  /// Two buckets that were used one after the other.
-  using Two = std::pair<std::optional<size_t>, std::optional<size_t>>;
-  std::optional<size_t> predicted(const Two& last) const BELLOWS_REQUIRES(mutex_);
   void start_predicted(std::optional<size_t> unit) BELLOWS_REQUIRES(mutex_);
   void start(size_t unit) BELLOWS_REQUIRES(mutex_);
   void finish(size_t unit) BELLOWS_REQUIRES(mutex_);
@@ -126,9 +122,7 @@ class ParameterShards::Gathering final : public tap::OpCheck {
   std::vector<size_t> in_use_ BELLOWS_GUARDED_BY(mutex_);  ///< by the last operator that needed another bucket
   bool keep_all_ BELLOWS_GUARDED_BY(mutex_) = false;
   bool writable_ BELLOWS_GUARDED_BY(mutex_) = false;
-  /// The last two buckets that were used, and which bucket followed each such pair.
-  Two last_ BELLOWS_GUARDED_BY(mutex_);
-  std::map<Two, size_t> follower_ BELLOWS_GUARDED_BY(mutex_);
+  UseOrder order_ BELLOWS_GUARDED_BY(mutex_);
   SpareMemory spare_ BELLOWS_GUARDED_BY(mutex_);
 };
 
@@ -202,8 +196,8 @@ void ParameterShards::Gathering::need(const std::vector<size_t>& units) {
   if (all_in_use) return;
   const c10::NoGradGuard no_grad;
   in_use_.clear();
-  for (const size_t unit : units) note_order(unit);
-  const std::optional<size_t> next = predicted(last_);
+  for (const size_t unit : units) order_.note(unit);
+  const std::optional<size_t> next = order_.next(order_.last());
   const auto stays = [&](size_t unit) BELLOWS_REQUIRES(mutex_) {
     if (unit == next || std::find(units.begin(), units.end(), unit) != units.end()) return true;
     const bool used_up = backward >= 0 && buckets_[unit].backward == backward && unit < layout_.trained_units;
@@ -218,22 +212,11 @@ void ParameterShards::Gathering::need(const std::vector<size_t>& units) {
   start_predicted(next);
 }
 
-void ParameterShards::Gathering::note_order(size_t unit) {
-  if (last_.second == unit) return;
-  follower_[last_] = unit;
-  last_ = {last_.second, unit};
-}
-
-std::optional<size_t> ParameterShards::Gathering::predicted(const Two& last) const {
-  const auto found = follower_.find(last);
-  return found == follower_.end() ? std::nullopt : std::optional(found->second);
-}
-
 /// Starts to gather the predicted bucket, and to read the shard of the one after it.
 void ParameterShards::Gathering::start_predicted(std::optional<size_t> unit) {
   if (!unit) return;
   start(*unit);
-  if (const std::optional<size_t> after = predicted({last_.second, unit})) memory_.fetch(*after);
+  if (const auto next = order_.next(UseOrder::after(order_.last(), *unit))) memory_.fetch(*next);
 }
 
 void ParameterShards::Gathering::start(size_t unit) {
@@ -273,7 +256,7 @@ void ParameterShards::Gathering::release() {
   const MutexLock lock(mutex_);
   for (size_t unit = 0; unit < buckets_.size(); ++unit) free(unit);
   in_use_.clear();
-  last_ = {};
+  order_.restart();
   keep_all_ = false;
 }
 
@@ -295,7 +278,7 @@ void ParameterShards::Gathering::prefetch_first() {
   const tap::UncheckedOperators unchecked;
   const c10::NoGradGuard no_grad;
   const MutexLock lock(mutex_);
-  start_predicted(predicted(last_));
+  start_predicted(order_.next(order_.last()));
 }
 
 void ParameterShards::Gathering::gather_all() {

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "bellows/core/error.h"
+#include "bellows/core/round_up.h"
 #include "bellows/parallel/zero/shard_layout.h"
 
 namespace bellows::parallel {
@@ -18,10 +19,6 @@ namespace {
 
 // Parameters start at the alignment of an allocator, so that kernels are as fast and round in the same way as before.
 constexpr int64_t alignment_bytes = 64;
-
-int64_t rounded_up(int64_t count, int64_t multiple) {
-  return (count + multiple - 1) / multiple * multiple;
-}
 
 int64_t alignment_of(const at::Tensor& tensor, int64_t block) {
   return std::max(alignment_bytes / static_cast<int64_t>(tensor.element_size()), block);
@@ -118,7 +115,7 @@ Unit fill_unit(const OpenUnit& open, std::vector<Place>& places, const ShardGrou
   const int64_t block = options.block;
   const at::Tensor& first = places[open.places.front()].parameter;
   const int64_t ranks = groups.shard.size(), parts = groups.state_parts();
-  const int64_t part = rounded_up(rounded_up(open.length, ranks * parts) / (ranks * parts), alignment_of(first, block));
+  const int64_t part = round_up(round_up(open.length, ranks * parts) / (ranks * parts), alignment_of(first, block));
   const int64_t slice = part * parts;
   const int64_t own = slice * groups.shard.rank() + (groups.divide_state ? part * groups.replicas->rank() : 0);
   const at::TensorOptions kind = first.options().requires_grad(false);
@@ -192,7 +189,7 @@ void append(Layout& layout, const NamedTensors& parameters, const std::string* m
                              .parameter = parameter,
                              .order = memory_order(dense ? parameter : parameter.contiguous()),
                              .offset = unit.length});
-    unit.length += rounded_up(parameter.numel(), alignment_of(parameter, options.block));
+    unit.length += round_up(parameter.numel(), alignment_of(parameter, options.block));
     const int64_t bytes = unit.length * static_cast<int64_t>(parameter.element_size());
     if (!unit.module.empty() || bytes < options.bucket_bytes) continue;
     layout.units.push_back(fill_unit(unit, layout.places, groups, options));

@@ -8,6 +8,7 @@
 
 #include "bellows/comm/collectives.h"
 #include "bellows/core/error.h"
+#include "bellows/core/round_up.h"
 #include "bellows/core/scaled_step.h"
 #include "bellows/tap/deferral.h"
 
@@ -19,7 +20,7 @@ BucketFile::BucketFile(const std::vector<int64_t>& bytes, const std::string& fol
   int64_t end = 0;
   parts_.reserve(bytes.size());
   for (const int64_t size : bytes) {
-    parts_.push_back({.offset = end, .bytes = (size + page - 1) / page * page});
+    parts_.push_back({.offset = end, .bytes = round_up(size, page)});
     end += parts_.back().bytes;
   }
   file_ = optim::StateFile::make(folder, end, {user, "To need less space on each disk, use more ranks."});

@@ -742,13 +742,19 @@ void unshard_with_values(ShardedOptimizer::Impl& impl, const NamedTensors& state
   if (!state.empty()) optim::load_state_dict(*impl.local, state);
 }
 
-/// Lets the optimizer step bucket by bucket if shards, gradients or state are in files. If this fails on one rank, no
-/// rank's parameters are sharded any more. Collective.
-void create_bucket_steps(ShardedOptimizer::Impl& impl, const NamedTensors& state) {
+/// Shards gradients, and lets the optimizer step bucket by bucket if shards, gradients or state are in files. If this
+/// fails on one rank, no rank's parameters are sharded any more. Collective.
+void create_gradients_and_steps(ShardedOptimizer::Impl& impl, const NamedTensors& state) {
   const ShardOptions& options = impl.options;
-  if (options.offload_parameters != Offload::file && options.offload_state != Offload::file) return;
+  const bool in_files = options.offload_parameters == Offload::file || options.offload_state == Offload::file;
+  if (options.stage == 1 && !in_files) return;
   try {
     create_on_all_ranks(impl.all, [&] {
+      if (options.stage > 1) {
+        impl.gradients = std::make_unique<GradientShards>(impl.layout, impl.groups, impl.all, options.reduce_dtype,
+                                                          impl.gradient_file);
+      }
+      if (!in_files) return;
       impl.bucket_steps = std::make_unique<BucketSteps>(*impl.local, impl.layout, impl.memory.file, impl.gradient_file);
       if (options.offload_state == Offload::file)
         impl.bucket_steps->offload_state(options.offload_folder, options.offload_window_bytes);
@@ -776,16 +782,7 @@ std::shared_ptr<ShardedOptimizer> zero_optimizer(std::shared_ptr<torch::optim::O
   const NamedTensors state = state_before(*impl->local);
   distribute_parameters(*impl, lists);
   put_pieces(*impl);
-  try {
-    if (options.stage > 1) {
-      impl->gradients = std::make_unique<GradientShards>(impl->layout, impl->groups, impl->all, options.reduce_dtype,
-                                                         impl->gradient_file);
-    }
-  } catch (...) {
-    unshard(*impl);
-    throw;
-  }
-  create_bucket_steps(*impl, state);
+  create_gradients_and_steps(*impl, state);
   auto sharded = std::make_shared<ShardedOptimizer>(std::move(impl));
   if (!state.empty()) sharded->load_state_dict(state);
   return sharded;

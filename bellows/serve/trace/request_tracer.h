@@ -27,9 +27,9 @@ class RequestTrace {
   std::string client{};      ///< name of the client's token
   std::string model{}, version{};
   std::string error{};
-  int64_t rows = 0;
+  int64_t rows = 0;  ///< batch size of the request
   RequestTimes times{};
-  Clock::time_point parsed{};
+  Clock::time_point parsed{};  ///< when the request had been parsed
   SentResponse response{};
 
  private:
@@ -40,7 +40,7 @@ class RequestTrace {
 /// Threads: thread-safe
 class RequestTracer : public std::enable_shared_from_this<RequestTracer> {
  public:
-  /// Adds to the file if it exists.
+  /// Appends to the file if it exists.
   /// Params: per_second – at most this many requests are traced in each second; 0: all
   /// Throws: c10::ValueError if the file cannot be opened
   RequestTracer(const std::string& file, uint64_t per_second);
@@ -52,7 +52,7 @@ class RequestTracer : public std::enable_shared_from_this<RequestTracer> {
   /// Params: now – the time, as a parameter for tests
   std::shared_ptr<RequestTrace> start(const HttpRequest& request, Clock::time_point now = Clock::now());
   void write(const RequestTrace& trace);
-  /// Passes the lines to the system. A failure, such as a full disk, is logged once.
+  /// Writes the buffered lines to the file. A failure, such as a full disk, is logged once.
   void flush();
 
  private:

@@ -32,7 +32,7 @@ namespace fs = std::filesystem;
 void check_streamable(const Recipe& recipe, const WeightMemory& memory) {
   TORCH_CHECK_VALUE(memory.bytes > 0, "streamed weights: expected a budget of at least 1 byte, got ", memory.bytes,
                     ".");
-  const bool script = models::is_torchscript_path(recipe.model) && !recipe.model.ends_with(".json");
+  const bool script = models::is_torchscript_path(recipe.model);
   TORCH_CHECK_VALUE(!script, "streamed weights: the model ", recipe.model,
                     " is a TorchScript file, which contains its weights. Use a registered model or a config.json "
                     "together with a safetensors file.");

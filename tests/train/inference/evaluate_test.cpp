@@ -224,6 +224,9 @@ TEST(TrainedModel, NamesWhatIsMissing) {
   write_text_file(folder / "recipe.yaml", recipe.to_yaml());
   EXPECT_THAT(error_of([&] { load_run(folder.path()); }), HasSubstr("contains no checkpoint"));
   EXPECT_THAT(error_of([&] { load_trained(recipe, ""); }), HasSubstr("would have random weights. Set `weights`"));
+  Recipe config = recipe;
+  config.model = folder / "config.json";
+  EXPECT_THAT(error_of([&] { load_trained(config, ""); }), HasSubstr("would have random weights. Set `weights`"));
   EXPECT_THAT(error_of([&] { load_trained(recipe, folder / "no.pt"); }), HasSubstr("`weights`: " + folder / "no.pt"));
   EXPECT_THAT(error_of([&] { load_trained(recipe, folder.path()); }), HasSubstr("set `run`"));
   io::save_safetensors(folder / "w.safetensors", make_model(resolve(recipe)).state_dict());

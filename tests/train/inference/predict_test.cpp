@@ -42,6 +42,19 @@ double share_right(const std::vector<int64_t>& predicted, const std::vector<int6
   return static_cast<double>(right) / static_cast<double>(labels.size());
 }
 
+/// Trains the folder's config.json on its train.jsonl, whose bytes are the tokens.
+Recipe bytes_recipe(const TemporaryFolder& folder) {
+  Recipe recipe;
+  recipe.model = folder / "config.json";
+  recipe.data = folder / "train.jsonl";
+  recipe.tokenizer = "bytes";
+  recipe.eval_split = "0.2";
+  recipe.epochs = 1;
+  recipe.num_workers = 0;
+  recipe.run_folder = folder / "run";
+  return recipe;
+}
+
 }  // namespace
 
 TEST_F(PredictDigits, GiveTheAccuracyOfTheEvaluation) {
@@ -258,14 +271,7 @@ TEST(Predict, LinesOfText) {
   write_text_file(folder / "config.json",
                   R"({"model_type": "bert", "vocab_size": 259, "hidden_size": 16, "num_hidden_layers": 1,
                       "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 40})");
-  Recipe recipe;
-  recipe.model = folder / "config.json";
-  recipe.data = folder / "train.jsonl";
-  recipe.tokenizer = "bytes";
-  recipe.eval_split = "0.2";
-  recipe.epochs = 1;
-  recipe.num_workers = 0;
-  recipe.run_folder = folder / "run";
+  const Recipe recipe = bytes_recipe(folder);
   Trainer(recipe).fit();
   const TrainedModel trained = load_run(recipe.run_folder);
   EXPECT_THAT(prediction_names(trained), ElementsAre("even", "odd"));
@@ -290,14 +296,7 @@ TEST(Predict, RefusesModelsThatPredictTokens) {
   write_text_file(
       folder / "config.json",
       R"({"model_type": "gpt2", "vocab_size": 259, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32})");
-  Recipe recipe;
-  recipe.model = folder / "config.json";
-  recipe.data = folder / "train.jsonl";
-  recipe.tokenizer = "bytes";
-  recipe.eval_split = "0.2";
-  recipe.epochs = 1;
-  recipe.num_workers = 0;
-  recipe.run_folder = folder / "run";
+  const Recipe recipe = bytes_recipe(folder);
   const FitResult result = Trainer(recipe).fit();
   const TrainedModel trained = load_run(recipe.run_folder);
   EXPECT_EQ(evaluate(trained).evaluation.loss, result.evaluation->loss);

@@ -19,22 +19,8 @@ using testing::HasSubstr;
 checkpoint::State train_on(Recipe recipe, const std::string& run_folder, int ranks, int64_t stop_after = -1,
                            bool resume = false) {
   recipe.run_folder = run_folder;
-  std::vector<Job> jobs = ranks_jobs(recipe, ranks);
-  std::string checkpoint;
-  run_ranks(ranks, [&](const comm::Group& group) {
-    Callbacks callbacks;
-    Trainer* self = nullptr;
-    callbacks.on_step = [&](const TrainLoop& loop) {
-      if (group.rank() == 0 && loop.step_count() == stop_after) self->request_stop();
-    };
-    Trainer trainer(recipe, callbacks);
-    self = &trainer;
-    trainer.resume(resume);
-    trainer.set_process_group(group);
-    const FitResult result = trainer.fit(std::move(jobs[static_cast<size_t>(group.rank())]));
-    if (group.rank() == 0) checkpoint = result.checkpoint;
-  });
-  return checkpoint::SavedCheckpoint(checkpoint).state();
+  const FitResult result = fit_on_ranks(recipe, ranks_jobs(recipe, ranks), stop_after, resume);
+  return checkpoint::SavedCheckpoint(result.checkpoint).state();
 }
 
 void expect_same_checkpoint(const checkpoint::State& got, const checkpoint::State& expected) {

@@ -15,8 +15,6 @@
 namespace bellows::train {
 namespace {
 
-using parallel::testing::run_ranks;
-
 struct ReloadLayout {
   const char* strategy;
   int ranks;
@@ -83,22 +81,7 @@ FitResult train_part(const Recipe& recipe, int ranks, int64_t stop_after, bool r
       return inner(batch);
     };
   }
-  FitResult result;
-  run_ranks(ranks, [&](const comm::Group& group) {
-    Callbacks callbacks;
-    Trainer* self = nullptr;
-    callbacks.on_step = [&](const TrainLoop& loop) {
-      if (group.rank() == 0 && loop.step_count() == stop_after) self->request_stop();
-    };
-    Trainer trainer(recipe, callbacks);
-    self = &trainer;
-    trainer.resume(resume);
-    trainer.accept_changes();
-    trainer.set_process_group(group);
-    const FitResult own = trainer.fit(std::move(jobs[static_cast<size_t>(group.rank())]));
-    if (group.rank() == 0) result = own;
-  });
-  return result;
+  return fit_on_ranks(recipe, std::move(jobs), stop_after, resume, /*accept_changes=*/true);
 }
 
 NamedTensors weights_of(const FitResult& result) {
