@@ -8,6 +8,7 @@
 #include "bellows/core/grad_mode.h"
 #include "bellows/core/log.h"
 #include "bellows/core/model.h"
+#include "bellows/core/model_parts.h"
 #include "bellows/core/progress.h"
 #include "bellows/core/registry.h"
 #include "bellows/core/seed.h"

@@ -5,22 +5,11 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
 #include <cstring>
 
-#include "bellows/comm/group_impl.h"
+#include "bellows/comm/pending_impl.h"
 
 namespace bellows::comm {
-
-struct Pending::State {
-  Group group;
-  at::Tensor result;                    ///< returned by wait()
-  at::Tensor buffer;                    ///< a dense copy of a result that is not dense, else the result itself
-  at::Tensor source;                    ///< kept alive until the work is done
-  int divisor = 1;                      ///< number of ranks for a mean, else 1
-  c10::intrusive_ptr<c10d::Work> work;  ///< null after the end
-  std::exception_ptr failure;           ///< the exception that wait() threw
-};
 
 namespace {
 
@@ -35,18 +24,6 @@ c10d::ReduceOp c10d_op(Reduce op) {
     default:
       return c10d::ReduceOp::SUM;  // Gloo has no mean, so wait() divides
   }
-}
-
-void check_tensor(const char* name, const at::Tensor& tensor, const Group& group) {
-  TORCH_CHECK_VALUE(tensor.defined(), name, ": expected a tensor, got none (group ", group.name(), ").");
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, name, ": expected a dense tensor, got ", tensor.layout(),
-                    " (group ", group.name(), ").");
-  if (group.size() == 1) return;
-  const auto devices = group.state()->process_group->getDeviceTypes();
-  const bool served = std::any_of(devices.begin(), devices.end(),
-                                  [&](c10::Device device) { return device.type() == tensor.device().type(); });
-  TORCH_CHECK_VALUE(served, name, ": the tensor is on ", tensor.device(), ", but group ", group.name(),
-                    " has no backend for this device. Move the tensor to the device of the World.");
 }
 
 void check_root(const char* name, int root, const Group& group) {
@@ -65,45 +42,14 @@ void check_divisible(const char* name, const at::Tensor& tensor, const Group& gr
                     c10::Join(", ", tensor.sizes()), "]. Pad the tensor.");
 }
 
-bool nothing_to_exchange(const at::Tensor& tensor, const Group& group) {
-  return group.size() == 1 || tensor.numel() == 0;
-}
-
-Pending done(const Group& group, at::Tensor result) {
-  auto state = std::make_shared<Pending::State>(Pending::State{.group = group});
-  state->result = std::move(result);
-  return Pending(std::move(state));
-}
-
-template <class Start>
-Pending begin(Pending::State state, Start start) {
-  auto kept = std::make_shared<Pending::State>(std::move(state));
-  kept->work = start(*kept->group.state()->process_group, *kept);
-  return Pending(std::move(kept));
-}
-
 }  // namespace
-
-at::Tensor Pending::wait() {
-  if (state_->failure) std::rethrow_exception(state_->failure);
-  if (!state_->work) return state_->result;
-  try {
-    std::exchange(state_->work, nullptr)->wait();
-  } catch (...) {
-    state_->failure = std::current_exception();
-    throw;
-  }
-  if (state_->divisor != 1) state_->buffer.div_(state_->divisor);
-  if (!state_->buffer.is_same(state_->result)) state_->result.copy_(state_->buffer);
-  return state_->result;
-}
 
 Pending all_reduce_async(at::Tensor tensor, const Group& group, Reduce op) {
   check_tensor("all_reduce", tensor, group);
   check_mean("all_reduce", op, tensor);
-  if (nothing_to_exchange(tensor, group)) return done(group, std::move(tensor));
+  if (nothing_to_exchange(tensor, group)) return finished(group, std::move(tensor));
   const at::Tensor buffer = tensor.contiguous();
-  return begin(
+  return start_call(
       {.group = group, .result = std::move(tensor), .buffer = buffer, .divisor = op == Reduce::mean ? group.size() : 1},
       [&](c10d::ProcessGroup& ranks, const Pending::State& state) {
         std::vector<at::Tensor> tensors = {state.buffer};
@@ -114,28 +60,28 @@ Pending all_reduce_async(at::Tensor tensor, const Group& group, Reduce op) {
 Pending broadcast_async(at::Tensor tensor, int root, const Group& group) {
   check_tensor("broadcast", tensor, group);
   check_root("broadcast", root, group);
-  if (nothing_to_exchange(tensor, group)) return done(group, std::move(tensor));
+  if (nothing_to_exchange(tensor, group)) return finished(group, std::move(tensor));
   const at::Tensor buffer = tensor.contiguous();
-  return begin({.group = group, .result = std::move(tensor), .buffer = buffer},
-               [&](c10d::ProcessGroup& ranks, const Pending::State& state) {
-                 std::vector<at::Tensor> tensors = {state.buffer};
-                 return ranks.broadcast(tensors, {.rootRank = root});
-               });
+  return start_call({.group = group, .result = std::move(tensor), .buffer = buffer},
+                    [&](c10d::ProcessGroup& ranks, const Pending::State& state) {
+                      std::vector<at::Tensor> tensors = {state.buffer};
+                      return ranks.broadcast(tensors, {.rootRank = root});
+                    });
 }
 
 Pending all_gather_async(const at::Tensor& tensor, const Group& group) {
   check_tensor("all_gather", tensor, group);
-  if (group.size() == 1) return done(group, tensor.unsqueeze(0).clone());
+  if (group.size() == 1) return finished(group, tensor.unsqueeze(0).clone());
   std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes.insert(sizes.begin(), group.size());
   const at::Tensor result = at::empty(sizes, tensor.options());
-  if (tensor.numel() == 0) return done(group, result);
-  return begin({.group = group, .result = result, .buffer = result, .source = tensor.contiguous()},
-               [](c10d::ProcessGroup& ranks, Pending::State& state) {
-                 // Gloo needs the ranks' parts along an existing dim.
-                 at::Tensor out = state.result.view({-1}), in = state.source.view({-1});
-                 return ranks._allgather_base(out, in);
-               });
+  if (tensor.numel() == 0) return finished(group, result);
+  return start_call({.group = group, .result = result, .buffer = result, .source = tensor.contiguous()},
+                    [](c10d::ProcessGroup& ranks, Pending::State& state) {
+                      // Gloo needs the ranks' parts along an existing dim.
+                      at::Tensor out = state.result.view({-1}), in = state.source.view({-1});
+                      return ranks._allgather_base(out, in);
+                    });
 }
 
 Pending all_gather_in_place_async(at::Tensor tensor, const Group& group) {
@@ -143,13 +89,13 @@ Pending all_gather_in_place_async(at::Tensor tensor, const Group& group) {
   check_divisible("all_gather_in_place", tensor, group);
   TORCH_CHECK_VALUE(tensor.is_contiguous(), "all_gather_in_place: expected a contiguous tensor, got strides ",
                     tensor.strides(), ".");
-  if (nothing_to_exchange(tensor, group)) return done(group, std::move(tensor));
-  return begin({.group = group, .result = tensor, .buffer = tensor},
-               [&](c10d::ProcessGroup& ranks, const Pending::State& state) {
-                 at::Tensor out = state.result.view({-1});
-                 at::Tensor in = out.chunk(group.size())[static_cast<size_t>(group.rank())];
-                 return ranks._allgather_base(out, in);
-               });
+  if (nothing_to_exchange(tensor, group)) return finished(group, std::move(tensor));
+  return start_call({.group = group, .result = tensor, .buffer = tensor},
+                    [&](c10d::ProcessGroup& ranks, const Pending::State& state) {
+                      at::Tensor out = state.result.view({-1});
+                      at::Tensor in = out.chunk(group.size())[static_cast<size_t>(group.rank())];
+                      return ranks._allgather_base(out, in);
+                    });
 }
 
 at::Tensor all_to_all(const at::Tensor& tensor, const Group& group) {
@@ -160,11 +106,11 @@ at::Tensor all_to_all(const at::Tensor& tensor, const Group& group) {
   if (group.size() == 1) return tensor.clone();
   const at::Tensor result = at::empty(tensor.sizes(), tensor.options());
   if (tensor.numel() == 0) return result;
-  return begin({.group = group, .result = result, .buffer = result, .source = tensor.contiguous()},
-               [](c10d::ProcessGroup& ranks, Pending::State& state) {
-                 std::vector<int64_t> even;
-                 return ranks.alltoall_base(state.result, state.source, even, even);
-               })
+  return start_call({.group = group, .result = result, .buffer = result, .source = tensor.contiguous()},
+                    [](c10d::ProcessGroup& ranks, Pending::State& state) {
+                      std::vector<int64_t> even;
+                      return ranks.alltoall_base(state.result, state.source, even, even);
+                    })
       .wait();
 }
 
@@ -172,19 +118,19 @@ Pending reduce_scatter_async(const at::Tensor& tensor, const Group& group, Reduc
   check_tensor("reduce_scatter", tensor, group);
   check_mean("reduce_scatter", op, tensor);
   check_divisible("reduce_scatter", tensor, group);
-  if (group.size() == 1) return done(group, tensor.clone());
+  if (group.size() == 1) return finished(group, tensor.clone());
   std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes[0] /= group.size();
   const at::Tensor result = at::empty(sizes, tensor.options());
-  if (tensor.numel() == 0) return done(group, result);
-  return begin({.group = group,
-                .result = result,
-                .buffer = result,
-                .source = tensor.contiguous(),
-                .divisor = op == Reduce::mean ? group.size() : 1},
-               [&](c10d::ProcessGroup& ranks, Pending::State& state) {
-                 return ranks._reduce_scatter_base(state.result, state.source, {.reduceOp = c10d_op(op)});
-               });
+  if (tensor.numel() == 0) return finished(group, result);
+  return start_call({.group = group,
+                     .result = result,
+                     .buffer = result,
+                     .source = tensor.contiguous(),
+                     .divisor = op == Reduce::mean ? group.size() : 1},
+                    [&](c10d::ProcessGroup& ranks, Pending::State& state) {
+                      return ranks._reduce_scatter_base(state.result, state.source, {.reduceOp = c10d_op(op)});
+                    });
 }
 
 at::Tensor all_reduce(at::Tensor tensor, const Group& group, Reduce op) {
@@ -209,7 +155,7 @@ at::Tensor reduce_scatter(const at::Tensor& tensor, const Group& group, Reduce o
 
 void barrier(const Group& group) {
   if (group.size() == 1) return;
-  begin({.group = group}, [](c10d::ProcessGroup& ranks, const Pending::State&) { return ranks.barrier(); }).wait();
+  start_call({.group = group}, [](c10d::ProcessGroup& ranks, const Pending::State&) { return ranks.barrier(); }).wait();
 }
 
 std::string broadcast_string(const std::string& bytes, int root, const Group& group) {

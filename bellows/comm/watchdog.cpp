@@ -42,13 +42,25 @@ Watchdog::Watchdog(const Store& store, int rank, std::vector<Peer> peers, double
 
 void Watchdog::add_group(const std::string& name, const std::vector<int>& ranks) {
   MutexLock lock(mutex_);
-  groups_[name] = ranks;
+  groups_[name] = {.callers = ranks, .all = ranks};
+}
+
+std::string Watchdog::add_channel(const std::string& group, int from, int to, int tag) {
+  std::string name = c10::str(group, ", ", from, " to ", to);
+  if (tag != 0) name += ", tag " + std::to_string(tag);
+  MutexLock lock(mutex_);
+  if (groups_.count(name) != 0) return name;
+  const std::vector<int> ranks = groups_.at(group).all;
+  groups_[name] = {.callers = {ranks.at(static_cast<size_t>(from)), ranks.at(static_cast<size_t>(to))},
+                   .all = ranks,
+                   .first_number = 1};
+  return name;
 }
 
 Call Watchdog::enter(const std::string& group, std::string what) {
   MutexLock lock(mutex_);
   auto& calls = calls_[group];
-  const int64_t number = calls.empty() ? 0 : calls.back().number + 1;
+  const int64_t number = calls.empty() ? groups_[group].first_number : calls.back().number + 1;
   calls.push_back({group, number, std::move(what)});
   if (calls.size() > noted_calls) calls.pop_front();
   running_.push_back({.call = calls.back(), .since = Clock::now(), .next_warning_s = warn_after_s_});
@@ -134,7 +146,7 @@ void Watchdog::warn_of_long_calls() {
   const auto warn = [self = shared_from_this(), call = late->first, waited_s = late->second] {
     try {
       const Blame blame = self->examine(call);
-      const std::vector<int> ranks = self->ranks_of(call.group);
+      const std::vector<int> ranks = self->members_of(call.group).callers;
       const auto speaker = std::find_if(ranks.begin(), ranks.end(), [&](int rank) {
         return std::find(blame.ranks.begin(), blame.ranks.end(), rank) == blame.ranks.end();
       });
@@ -152,7 +164,7 @@ void Watchdog::warn_of_long_calls() {
   }
 }
 
-std::vector<int> Watchdog::ranks_of(const std::string& group) const {
+Watchdog::Members Watchdog::members_of(const std::string& group) const {
   MutexLock lock(mutex_);
   return groups_.at(group);
 }
@@ -216,6 +228,15 @@ std::string Watchdog::trouble_of(int rank, const Call& call, const Note& note, b
   return text.empty() ? "" : c10::str("Rank ", rank, " (", name_of(peers_[rank]), ") ", text, ".");
 }
 
+/// Describes a rank that does not make the call, but whose end can be the cause of its failure: ranks that waited for
+/// it also failed. Returns "" if it did not end unexpectedly.
+std::string Watchdog::end_of_bystander(int rank, const Note& note) const {
+  const PeerState state = look_up(peers_[rank]);
+  if (state != PeerState::stopped && !(state == PeerState::ended && note.end.empty())) return "";
+  return c10::str("Rank ", rank, " (", name_of(peers_[rank]), ") ",
+                  state == PeerState::stopped ? "is stopped (SIGSTOP or a debugger)." : "has ended unexpectedly.");
+}
+
 void Watchdog::Blame::add(int rank, const std::string& trouble) {
   if (trouble.empty()) return;
   ranks.push_back(rank);
@@ -223,14 +244,18 @@ void Watchdog::Blame::add(int rank, const std::string& trouble) {
 }
 
 Watchdog::Blame Watchdog::examine(const Call& call) const {
-  std::vector<int> others = ranks_of(call.group);
+  Members members = members_of(call.group);
+  std::vector<int>& others = members.callers;
   std::erase(others, rank_);
+  std::erase(members.all, rank_);
   Blame gone, first, followers;
-  for (const int rank : others) {
+  for (const int rank : members.all) {
     const PeerState state = look_up(peers_[rank]);
     if (state != PeerState::stopped && state != PeerState::ended) continue;  // no need to read its note
     const Note note = read_note(rank);
-    if (is_gone(rank, note)) gone.add(rank, trouble_of(rank, call, note, false));
+    if (!is_gone(rank, note)) continue;
+    const bool calls = std::find(others.begin(), others.end(), rank) != others.end();
+    gone.add(rank, calls ? trouble_of(rank, call, note, false) : end_of_bystander(rank, note));
   }
   if (!gone.ranks.empty()) return gone;  // notes of the others may be older than the call
   const auto end = Clock::now() + 3s;
@@ -266,7 +291,7 @@ std::string Watchdog::explain(const Call& call) {
     wake_.notify_all();
   }
   if (in_time) return text.get();
-  std::vector<int> others = ranks_of(call.group);
+  std::vector<int> others = members_of(call.group).callers;
   std::erase(others, rank_);
   return c10::str(
       "The job's store does not answer: the process that serves it (rank 0 or the launcher) hangs, or rank ", rank_,

@@ -34,6 +34,11 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   static std::shared_ptr<Watchdog> start(const Store& store, int rank, std::vector<Peer> peers, double warn_after_s);
 
   void add_group(const std::string& name, const std::vector<int>& ranks);
+  /// Registers the calls by which one rank of a group sends to another one, if they are not registered yet. Their
+  /// numbers start with 1.
+  /// Params:  from, to – ranks within the group
+  /// Returns: the name under which enter() numbers these calls, such as "world, 0 to 2" or "world, 0 to 2, tag 5"
+  std::string add_channel(const std::string& group, int from, int to, int tag);
   /// Registers a call before it starts. Number 0 is the call that connects the group; the first collective has number
   /// 1.
   Call enter(const std::string& group, std::string what);
@@ -66,6 +71,12 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
     std::string end;  ///< "left" or "failed"; empty while the rank runs
     std::map<std::string, std::map<int64_t, std::string>> calls;
   };
+  /// The ranks of a group, or of calls between two of its ranks.
+  struct Members {
+    std::vector<int> callers;   ///< the ranks that make the calls
+    std::vector<int> all = {};  ///< the ranks of the group, whose end can be the cause of a failure
+    int64_t first_number = 0;   ///< of the first call
+  };
   struct Blame {
     std::string text;
     std::vector<int> ranks;
@@ -76,12 +87,13 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   void run();
   void write_note(const Store& store) BELLOWS_EXCLUDES(mutex_);
   void warn_of_long_calls() BELLOWS_EXCLUDES(mutex_);
-  std::vector<int> ranks_of(const std::string& group) const BELLOWS_EXCLUDES(mutex_);
+  Members members_of(const std::string& group) const BELLOWS_EXCLUDES(mutex_);
   Note read_note(int rank) const;
   Blame examine(const Call& call) const;
   bool is_gone(int rank, const Note& note) const;
   Note fresh_note(int rank, Clock::time_point end, bool& silent) const;
   std::string trouble_of(int rank, const Call& call, const Note& note, bool silent) const;
+  std::string end_of_bystander(int rank, const Note& note) const;
 
   const Store store_;
   const int rank_;
@@ -89,7 +101,7 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   const double warn_after_s_;
   mutable Mutex mutex_;
   ConditionVariable wake_;
-  std::map<std::string, std::vector<int>> groups_ BELLOWS_GUARDED_BY(mutex_);
+  std::map<std::string, Members> groups_ BELLOWS_GUARDED_BY(mutex_);
   std::map<std::string, std::deque<Call>> calls_ BELLOWS_GUARDED_BY(mutex_);  ///< the last calls of each group
   std::deque<Running> running_ BELLOWS_GUARDED_BY(mutex_);
   std::map<std::string, std::string> blames_

@@ -212,9 +212,15 @@ class WatchedBackend final : public c10d::Backend {
     return note("barrier", [&] { return inner_->barrier(options); });
   }
 
-  // Point-to-point calls are not numbered, because the other ranks do not call them.
-  WorkHandle send(Tensors& tensors, int to, int tag) override { return inner_->send(tensors, to, tag); }
-  WorkHandle recv(Tensors& tensors, int from, int tag) override { return inner_->recv(tensors, from, tag); }
+  // Only two ranks make point-to-point calls. Each direction and tag therefore has its own sequence of calls.
+  WorkHandle send(Tensors& tensors, int to, int tag) override {
+    traffic_->add("send", bytes_of(tensors));
+    return note_transfer(getRank(), to, tag, tensors, [&] { return inner_->send(tensors, to, tag); });
+  }
+  WorkHandle recv(Tensors& tensors, int from, int tag) override {
+    traffic_->add("receive", bytes_of(tensors));
+    return note_transfer(from, getRank(), tag, tensors, [&] { return inner_->recv(tensors, from, tag); });
+  }
   WorkHandle recvAnysource(Tensors& tensors, int tag) override { return inner_->recvAnysource(tensors, tag); }
 
   const std::string getBackendName() const override { return inner_->getBackendName(); }
@@ -247,7 +253,17 @@ class WatchedBackend final : public c10d::Backend {
   }
   template <class Action>
   WorkHandle note(std::string what, Action action) {
-    const Call call = watchdog_->enter(group_, std::move(what));
+    return note(group_, std::move(what), action);
+  }
+  /// The text is the same on both ranks, so that the watchdog can compare their calls.
+  template <class Action>
+  WorkHandle note_transfer(int from, int to, int tag, const Tensors& tensors, Action action) {
+    const std::string channel = watchdog_->add_channel(group_, from, to, tag);
+    return note(channel, describe("send/receive", tensors), action);
+  }
+  template <class Action>
+  WorkHandle note(const std::string& group, std::string what, Action action) {
+    const Call call = watchdog_->enter(group, std::move(what));
     try {
       WorkHandle work = action();
       // A weak reference, so that the watchdog does not keep the tensors alive.
@@ -256,9 +272,13 @@ class WatchedBackend final : public c10d::Backend {
         return !running || running->isCompleted();
       });
       return c10::make_intrusive<ExplainedWork>(std::move(work), call, watchdog_);
-    } catch (...) {
+    } catch (const c10::Error&) {
       watchdog_->finished(call);
-      throw;
+      throw;  // invalid arguments
+    } catch (const std::exception& error) {
+      watchdog_->finished(call);
+      // Gloo reports a connection that has closed already when a call starts.
+      TORCH_CHECK_WITH(DistBackendError, false, watchdog_->error_text(call, user_message(error)));
     }
   }
 

@@ -48,12 +48,15 @@ ShardedGradientsEntry::ShardedGradientsEntry(std::vector<std::pair<at::Tensor, a
 
 // The delegated constructor has created the object, so if this body throws, the destructor removes what it registered.
 ShardedGradientsEntry::ShardedGradientsEntry(const ShardedGradients& owner,
-                                             std::vector<std::pair<at::Tensor, at::Tensor>> parts)
+                                             std::vector<std::pair<at::Tensor, at::Tensor>> parts,
+                                             const std::vector<at::Tensor>& copies)
     : ShardedGradientsEntry(std::move(parts)) {
   ScatteredGradients& all = scattered();
   const MutexLock lock(all.mutex);
   for (const auto& [parameter, part] : parts_) {
-    for (const at::Tensor& key : {parameter, part}) all.parts[key.unsafeGetTensorImpl()] = {&owner, part};
+    const bool copied = std::any_of(copies.begin(), copies.end(),
+                                    [&, &known = parameter](const at::Tensor& copy) { return copy.is_same(known); });
+    for (const at::Tensor& key : {parameter, part}) all.parts[key.unsafeGetTensorImpl()] = {&owner, part, !copied};
   }
   all.any = !all.parts.empty();
 }

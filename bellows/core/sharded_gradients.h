@@ -25,6 +25,8 @@ struct GradientPart {
   /// If `owner` is null, the parameter itself. Otherwise, a tensor whose grad() is this rank's shard [n], which may be
   /// empty.
   at::Tensor part;
+  /// Whether the part counts in norms on this rank. False for copies of tied weights, which another rank counts.
+  bool counted = true;
 };
 
 /// Returns the location of a parameter's gradient.
@@ -41,7 +43,9 @@ std::vector<const ShardedGradients*> gradient_owners(const std::vector<at::Tenso
 class ShardedGradientsEntry {
  public:
   /// Params: parts – pairs of a parameter and this rank's shard
-  ShardedGradientsEntry(const ShardedGradients& owner, std::vector<std::pair<at::Tensor, at::Tensor>> parts);
+  ///         copies – parameters in `parts` whose gradients another rank counts in norms
+  ShardedGradientsEntry(const ShardedGradients& owner, std::vector<std::pair<at::Tensor, at::Tensor>> parts,
+                        const std::vector<at::Tensor>& copies = {});
   ~ShardedGradientsEntry();
   ShardedGradientsEntry(const ShardedGradientsEntry&) = delete;
   ShardedGradientsEntry& operator=(const ShardedGradientsEntry&) = delete;

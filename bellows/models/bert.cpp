@@ -188,25 +188,57 @@ class Bert final : public torch::nn::Module, public layers::Blocks {
     layers::init_normal(*this, options.initializer_range);
   }
 
-  at::Tensor forward(const at::Tensor& ids, const at::Tensor& mask = {}, const at::Tensor& types = {}) {
-    const BertOptions& o = options_;
-    const auto pad = o.mask_padding ? std::optional(o.pad_token_id) : std::nullopt;
-    const Tokens tokens = layers::read_tokens(ids, mask, types,
-                                              {.model = "bert",
-                                               .vocab_size = o.vocab_size,
-                                               .max_length = o.max_position_embeddings,
-                                               .types = o.type_vocab_size,
-                                               .pad_token = pad});
+  at::Tensor forward(const std::vector<at::Tensor>& inputs) {
+    const Tokens tokens = read_inputs(inputs);
     at::Tensor x = embeddings_->forward(tokens);
-    for (const auto& layer : encoder_->layer) {
-      x = run([layer, kept = tokens.mask](const at::Tensor& y) { return layer->forward(y, kept); }, x);
-    }
+    for (const auto& layer : encoder_->layer) x = run_layer(layer, x, tokens.mask);
     return head(x);
+  }
+
+  std::vector<ModelPart> parts() override {
+    std::vector<ModelPart> result;
+    result.push_back({"embeddings", layers::tensors_of({embeddings_.get()}),
+                      [this](const at::Tensor&, const std::vector<at::Tensor>& inputs) {
+                        return embeddings_->forward(read_inputs(inputs));
+                      }});
+    for (size_t i = 0; i < encoder_->layer.size(); ++i) {
+      result.push_back({"layer." + std::to_string(i), layers::tensors_of({encoder_->layer[i].get()}),
+                        [this, layer = encoder_->layer[i]](const at::Tensor& x, const std::vector<at::Tensor>& inputs) {
+                          return run_layer(layer, x, read_inputs(inputs).mask);
+                        }});
+    }
+    result.push_back(
+        {"head", head_tensors(), [this](const at::Tensor& x, const std::vector<at::Tensor>&) { return head(x); }});
+    return result;
   }
 
   int64_t block_count() const override { return options_.num_hidden_layers; }
 
  private:
+  /// Params: inputs – ids, mask and types. The last two may be undefined or missing
+  Tokens read_inputs(const std::vector<at::Tensor>& inputs) const {
+    const BertOptions& o = options_;
+    const auto pad = o.mask_padding ? std::optional(o.pad_token_id) : std::nullopt;
+    const auto optional = [&](size_t i) { return i < inputs.size() ? inputs[i] : at::Tensor(); };
+    return layers::read_tokens(inputs.at(0), optional(1), optional(2),
+                               {.model = "bert",
+                                .vocab_size = o.vocab_size,
+                                .max_length = o.max_position_embeddings,
+                                .types = o.type_vocab_size,
+                                .pad_token = pad});
+  }
+  at::Tensor run_layer(const std::shared_ptr<BertLayer>& layer, const at::Tensor& x, const at::Tensor& mask) const {
+    return run([layer, mask](const at::Tensor& y) { return layer->forward(y, mask); }, x);
+  }
+  std::vector<at::Tensor> head_tensors() const {
+    std::vector<const torch::nn::Module*> modules;
+    if (pooler_) modules.push_back(pooler_.get());
+    if (predictions_) modules.push_back(predictions_.get());
+    if (!classifier_.is_empty()) modules.push_back(classifier_.get());
+    std::vector<at::Tensor> tensors = layers::tensors_of(modules);
+    if (options_.head == TextHead::masked_lm) tensors.push_back(embeddings_->word_embeddings->weight);
+    return tensors;
+  }
   at::Tensor head(const at::Tensor& x) {
     switch (options_.head) {
       case TextHead::pooled:
@@ -256,9 +288,8 @@ Model bert(const BertOptions& options) {
   layers::check_options("bert", options);
   const auto net = std::make_shared<Bert>(options);
   return Model("bert", net, {{"input_ids"}, {"attention_mask", true}, {"token_type_ids", true}},
-               {layers::output_name(options.head)}, [net](const std::vector<at::Tensor>& x) {
-                 return std::vector<at::Tensor>{net->forward(x[0], x[1], x[2])};
-               });
+               {layers::output_name(options.head)},
+               [net](const std::vector<at::Tensor>& x) { return std::vector<at::Tensor>{net->forward(x)}; });
 }
 
 BertOptions bert_base() {

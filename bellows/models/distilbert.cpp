@@ -121,22 +121,57 @@ class DistilBert final : public torch::nn::Module, public layers::Blocks {
     layers::init_normal(*this, o.initializer_range);
   }
 
-  at::Tensor forward(const at::Tensor& ids, const at::Tensor& mask = {}) {
-    const DistilBertOptions& o = options_;
-    const auto pad = o.mask_padding ? std::optional(o.pad_token_id) : std::nullopt;
-    const Tokens tokens = layers::read_tokens(
-        ids, mask, {},
-        {.model = "distilbert", .vocab_size = o.vocab_size, .max_length = o.max_position_embeddings, .pad_token = pad});
+  at::Tensor forward(const std::vector<at::Tensor>& inputs) {
+    const Tokens tokens = read_inputs(inputs);
     at::Tensor x = embeddings_->forward(tokens);
-    for (const auto& block : blocks_) {
-      x = run([block, kept = tokens.mask](const at::Tensor& y) { return block->forward(y, kept); }, x);
-    }
+    for (const auto& block : blocks_) x = run_layer(block, x, tokens.mask);
     return head(x);
+  }
+
+  std::vector<ModelPart> parts() override {
+    std::vector<ModelPart> result;
+    result.push_back({"embeddings", layers::tensors_of({embeddings_.get()}),
+                      [this](const at::Tensor&, const std::vector<at::Tensor>& inputs) {
+                        return embeddings_->forward(read_inputs(inputs));
+                      }});
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      result.push_back({"layer." + std::to_string(i), layers::tensors_of({blocks_[i].get()}),
+                        [this, layer = blocks_[i]](const at::Tensor& x, const std::vector<at::Tensor>& inputs) {
+                          return run_layer(layer, x, read_inputs(inputs).mask);
+                        }});
+    }
+    result.push_back(
+        {"head", head_tensors(), [this](const at::Tensor& x, const std::vector<at::Tensor>&) { return head(x); }});
+    return result;
   }
 
   int64_t block_count() const override { return options_.n_layers; }
 
  private:
+  /// Params: inputs – ids and mask. The mask may be undefined or missing
+  Tokens read_inputs(const std::vector<at::Tensor>& inputs) const {
+    const DistilBertOptions& o = options_;
+    const auto pad = o.mask_padding ? std::optional(o.pad_token_id) : std::nullopt;
+    const at::Tensor mask = inputs.size() > 1 ? inputs[1] : at::Tensor();
+    return layers::read_tokens(
+        inputs.at(0), mask, {},
+        {.model = "distilbert", .vocab_size = o.vocab_size, .max_length = o.max_position_embeddings, .pad_token = pad});
+  }
+  at::Tensor run_layer(const std::shared_ptr<DistilBertBlock>& layer, const at::Tensor& x,
+                       const at::Tensor& mask) const {
+    return run([layer, mask](const at::Tensor& y) { return layer->forward(y, mask); }, x);
+  }
+  std::vector<at::Tensor> head_tensors() const {
+    std::vector<const torch::nn::Module*> modules;
+    if (!pre_classifier_.is_empty()) modules.push_back(pre_classifier_.get());
+    if (!classifier_.is_empty()) modules.push_back(classifier_.get());
+    if (!vocab_transform_.is_empty()) modules.push_back(vocab_transform_.get());
+    if (!vocab_layer_norm_.is_empty()) modules.push_back(vocab_layer_norm_.get());
+    std::vector<at::Tensor> tensors = layers::tensors_of(modules);
+    if (vocab_bias_.defined()) tensors.push_back(vocab_bias_);
+    if (options_.head == TextHead::masked_lm) tensors.push_back(embeddings_->word_embeddings->weight);
+    return tensors;
+  }
   at::Tensor head(const at::Tensor& x) {
     if (options_.head == TextHead::hidden_states) return x;
     if (options_.head == TextHead::classifier) {
@@ -182,7 +217,7 @@ Model distilbert(const DistilBertOptions& options) {
   layers::check_options("distilbert", options);
   const auto net = std::make_shared<DistilBert>(options);
   return Model("distilbert", net, {{"input_ids"}, {"attention_mask", true}}, {layers::output_name(options.head)},
-               [net](const std::vector<at::Tensor>& x) { return std::vector<at::Tensor>{net->forward(x[0], x[1])}; });
+               [net](const std::vector<at::Tensor>& x) { return std::vector<at::Tensor>{net->forward(x)}; });
 }
 
 }  // namespace bellows::models

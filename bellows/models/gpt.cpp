@@ -104,20 +104,48 @@ class Gpt final : public torch::nn::Module, public layers::Blocks, public layers
   }
 
   at::Tensor forward(const at::Tensor& input) {
-    const layers::Tokens tokens = layers::read_tokens(
-        input, {}, {},
-        {.model = "gpt", .vocab_size = options_.vocab_size, .max_length = options_.n_positions, .pad_token = {}});
-    const at::Tensor embedded = wte_->forward(tokens.ids) + wpe_->weight.slice(0, 0, tokens.ids.size(1));
-    at::Tensor x = at::dropout(embedded, options_.embd_pdrop, is_training());
-    for (const auto& block : blocks_) x = run([block](const at::Tensor& y) { return block->forward(y); }, x);
-    x = ln_f_->forward(x);
-    return options_.logits ? scores(x, wte_->weight) : x;
+    at::Tensor x = embed(input);
+    for (const auto& block : blocks_) x = run_block(block, x);
+    return head(x);
+  }
+
+  std::vector<ModelPart> parts() override {
+    std::vector<ModelPart> result;
+    result.push_back(
+        {"embeddings", layers::tensors_of({wte_.get(), wpe_.get()}),
+         [this](const at::Tensor&, const std::vector<at::Tensor>& inputs) { return embed(inputs.at(0)); }});
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      result.push_back({"h." + std::to_string(i), layers::tensors_of({blocks_[i].get()}),
+                        [this, block = blocks_[i]](const at::Tensor& x, const std::vector<at::Tensor>&) {
+                          return run_block(block, x);
+                        }});
+    }
+    std::vector<at::Tensor> last = layers::tensors_of({ln_f_.get()});
+    if (options_.logits) last.push_back(wte_->weight);
+    result.push_back(
+        {"head", std::move(last), [this](const at::Tensor& x, const std::vector<at::Tensor>&) { return head(x); }});
+    return result;
   }
 
   int64_t block_count() const override { return options_.n_layer; }
   bool has_head() const override { return options_.logits; }
 
  private:
+  at::Tensor embed(const at::Tensor& input) {
+    const layers::Tokens tokens = layers::read_tokens(
+        input, {}, {},
+        {.model = "gpt", .vocab_size = options_.vocab_size, .max_length = options_.n_positions, .pad_token = {}});
+    const at::Tensor embedded = wte_->forward(tokens.ids) + wpe_->weight.slice(0, 0, tokens.ids.size(1));
+    return at::dropout(embedded, options_.embd_pdrop, is_training());
+  }
+  at::Tensor run_block(const std::shared_ptr<GptBlock>& block, const at::Tensor& x) const {
+    return run([block](const at::Tensor& y) { return block->forward(y); }, x);
+  }
+  at::Tensor head(const at::Tensor& x) {
+    const at::Tensor y = ln_f_->forward(x);
+    return options_.logits ? scores(y, wte_->weight) : y;
+  }
+
   GptOptions options_;
   torch::nn::Embedding wte_{nullptr}, wpe_{nullptr};
   std::vector<std::shared_ptr<GptBlock>> blocks_;

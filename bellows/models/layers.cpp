@@ -5,6 +5,7 @@
 
 #include "bellows/core/exporting.h"
 #include "bellows/models/layers_impl.h"
+#include "bellows/models/model_parts.h"
 #include "bellows/nn/activation.h"
 #include "bellows/nn/dropout_norm.h"
 #include "bellows/nn/norm.h"
@@ -16,6 +17,16 @@ int64_t run_blocks_by(const Model& model, RunBlock run) {
   if (!blocks) return 0;
   blocks->run_by(std::move(run));
   return blocks->block_count();
+}
+
+ModelParts model_parts(const Model& model) {
+  auto* blocks = dynamic_cast<layers::Blocks*>(model.module_or_null().get());
+  ModelParts result{.model = model, .parts = blocks ? blocks->parts() : std::vector<ModelPart>()};
+  TORCH_CHECK_VALUE(
+      !result.parts.empty(), "model_parts: model \"", model.name(),
+      "\" cannot be divided into a sequence of parts. gpt(), bert() and distilbert() support it. Describe "
+      "another model with a list of modules (parallel/pipeline/stages.h).");
+  return result;
 }
 
 namespace {
@@ -41,6 +52,15 @@ at::Tensor forward_with_head(const Model& model, const at::Tensor& input, const 
 }
 
 namespace layers {
+
+std::vector<at::Tensor> tensors_of(const std::vector<const torch::nn::Module*>& modules) {
+  std::vector<at::Tensor> tensors;
+  for (const torch::nn::Module* module : modules) {
+    for (const std::vector<at::Tensor>& list : {module->parameters(), module->buffers()})
+      tensors.insert(tensors.end(), list.begin(), list.end());
+  }
+  return tensors;
+}
 
 at::Tensor Headed::scores(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias) const {
   if (other_head.model == this) return (*other_head.head)(hidden, weight, bias);

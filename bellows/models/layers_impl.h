@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bellows/core/model_parts.h"
 #include "bellows/models/blocks.h"
 #include "bellows/models/head.h"
 #include "bellows/models/tokens.h"
@@ -24,6 +25,8 @@ class Blocks {
  public:
   virtual ~Blocks() = default;
   virtual int64_t block_count() const = 0;
+  /// Returns the parts for model_parts(). Empty if the model does not support it.
+  virtual std::vector<ModelPart> parts() { return {}; }
   void run_by(RunBlock run) { run_ = std::move(run); }
 
  protected:
@@ -32,6 +35,9 @@ class Blocks {
  private:
   RunBlock run_;
 };
+
+/// Returns the parameters and buffers of modules.
+std::vector<at::Tensor> tensors_of(const std::vector<const torch::nn::Module*>& modules);
 
 /// Base class of root modules that end with a linear layer; see forward_with_head().
 class Headed {

@@ -73,7 +73,7 @@ Gradients gradients_of(const char* where, const TensorVec& parameters) {
   result.all.reserve(parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!parameters[i].defined()) continue;
-    const auto [owner, part] = gradient_part(parameters[i]);
+    const auto [owner, part, counted] = gradient_part(parameters[i]);
     const at::Tensor& gradient = part.grad();
     result.scattered = result.scattered || owner;
     if (owner || gradient.defined()) {
@@ -82,7 +82,7 @@ Gradients gradients_of(const char* where, const TensorVec& parameters) {
       result.device = part.device();
       if (gradient.defined()) {
         check_clippable(where, gradient, i);
-        list.push_back(gradient);
+        if (counted) list.push_back(gradient);
         result.all.push_back(gradient);
       }
     }

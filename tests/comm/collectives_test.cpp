@@ -32,6 +32,11 @@ TEST(Collectives, AWorldOfOneNeedsNoLauncher) {
   EXPECT_EQ(alone.text, "collectives done\n");
 }
 
+TEST(PointToPoint, RanksGetWhatOthersSend) {
+  expect_all_done(2, "transfers");
+  expect_all_done(4, "transfers");
+}
+
 TEST(Mesh, GroupsOfEachAxis) {
   expect_all_done(4, "mesh");
   expect_all_done(2, "mesh");  // one axis has a single rank

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "bellows/comm/collectives.h"
+#include "bellows/comm/point_to_point.h"
 #include "bellows/comm/world.h"
 #include "bellows/core/error.h"
 #include "rank_scenarios.h"
@@ -64,7 +65,8 @@ void late(const Arguments& arguments) {
   all_reduce(at::ones({5}), world);
 }
 
-/// uneven JOIN_TIMEOUT COLLECTIVE_TIMEOUT: rank 1 has fewer batches. Who asks for the result again gets the error again.
+/// uneven JOIN_TIMEOUT COLLECTIVE_TIMEOUT: rank 1 has fewer batches. Who asks for the result again gets the error
+/// again.
 void uneven(const Arguments& arguments) {
   const World world = join_world(arguments);
   for (int batch = 0; batch < (world.rank() == 1 ? 2 : 3); ++batch) {
@@ -78,6 +80,31 @@ void uneven(const Arguments& arguments) {
   }
 }
 
+/// unsent JOIN_TIMEOUT COLLECTIVE_TIMEOUT: rank 1 never sends what rank 0 waits for.
+void unsent(const Arguments& arguments) {
+  const World world = join_world(arguments);
+  if (world.rank() == 1) {
+    send(at::ones({4}), 0, world);
+    std::this_thread::sleep_for(std::chrono::seconds(100));
+  }
+  receive(at::ones({4}), 1, world);
+  receive(at::ones({4}), 1, world);
+}
+
+/// chain JOIN_TIMEOUT COLLECTIVE_TIMEOUT: each rank passes tensors on, until somebody ends it.
+void chain(const Arguments& arguments) {
+  const World world = join_world(arguments);
+  say(c10::str("pid ", getpid()));
+  at::Tensor token = at::zeros({4});
+  for (int step = 0;; ++step) {
+    if (world.rank() > 0) receive(token, world.rank() - 1, world);
+    send(token, (world.rank() + 1) % world.size(), world);
+    if (world.rank() == 0) receive(token, world.size() - 1, world);
+    if (step % 10 == 0) say(c10::str("step ", step));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
 /// once: rank 1 fails in the first round.
 void once(const Arguments& arguments) {
   const World world = join_world(arguments);
@@ -88,9 +115,17 @@ void once(const Arguments& arguments) {
 }
 
 const std::map<std::string, Scenario>& scenarios() {
-  static const std::map<std::string, Scenario> all = {
-      {"collectives", collectives}, {"mesh", mesh}, {"join", join}, {"steps", steps}, {"other", other}, {"late", late},
-      {"uneven", uneven},           {"once", once}};
+  static const std::map<std::string, Scenario> all = {{"collectives", collectives},
+                                                      {"mesh", mesh},
+                                                      {"transfers", transfers},
+                                                      {"join", join},
+                                                      {"steps", steps},
+                                                      {"other", other},
+                                                      {"late", late},
+                                                      {"uneven", uneven},
+                                                      {"once", once},
+                                                      {"unsent", unsent},
+                                                      {"chain", chain}};
   return all;
 }
 

@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 
 #include "bellows/comm/collectives.h"
+#include "bellows/comm/failure_notice.h"
 #include "bellows/comm/mesh.h"
+#include "bellows/comm/point_to_point.h"
 #include "bellows/comm/world.h"
 #include "bellows/core/error.h"
 
@@ -159,6 +161,68 @@ void mesh(const std::vector<std::string>&) {
   expect_error(rank, "needs more than ", [&] { Mesh(world, {{"data", world.size() + 1}}); });
   expect_error(rank, "listed twice", [&] { Mesh(world, {{"a", 2}, {"a", 2}}); });
   expect_error(rank, "Did you mean \"tensor\"?", [&] { mesh.group("tenser"); });
+}
+
+namespace {
+
+/// Each rank sends to all others at once, in both directions, and receives in another order than it sends.
+void check_transfers_of_all(const Group& group) {
+  const int rank = group.rank(), size = group.size();
+  std::vector<Pending> sends;
+  for (const int tag : {0, 3}) {
+    for (int to = 0; to < size; ++to) {
+      if (to == rank) continue;
+      for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kLong, at::kBFloat16})
+        sends.push_back(send_async(part_of(rank * size + to + tag, {5, 3}, type).t(), to, group, tag));
+    }
+  }
+  for (const int tag : {3, 0}) {
+    for (int from = size - 1; from >= 0; --from) {
+      if (from == rank) continue;
+      for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kLong, at::kBFloat16}) {
+        at::Tensor wide = at::zeros({3, 10}, at::TensorOptions(type));
+        receive(wide.slice(1, 0, 10, 2), from, group, tag);
+        EXPECT(wide.slice(1, 0, 10, 2).equal(part_of(from * size + rank + tag, {5, 3}, type).t()));
+        EXPECT(wide.slice(1, 1, 10, 2).eq(0).all().item<bool>());
+      }
+    }
+  }
+  for (Pending& pending : sends) pending.wait();
+}
+
+/// A token passes through all ranks, with blocking calls.
+void check_ring(const Group& group) {
+  const int rank = group.rank(), size = group.size();
+  at::Tensor token = at::zeros({1}, at::kLong);
+  if (rank > 0) receive(token, rank - 1, group);
+  token += rank + 1;
+  send(token, (rank + 1) % size, group);
+  if (rank == 0) EXPECT(receive(token, size - 1, group).item<int64_t>() == size * (size + 1) / 2);
+}
+
+}  // namespace
+
+void transfers(const std::vector<std::string>&) {
+  const World world = init();
+  const int rank = world.rank(), size = world.size();
+  if (size > 1) {
+    check_transfers_of_all(world);
+    check_ring(world);
+    const auto counts = traffic(world);
+    EXPECT(counts.at("send").calls == 8 * (size - 1) + 1 && counts.at("receive").calls == counts.at("send").calls);
+    EXPECT(counts.at("receive").bytes == counts.at("send").bytes);
+    EXPECT(send(at::zeros({0, 4}), (rank + 1) % size, world).numel() == 0);  // no other rank needs to receive it
+  }
+  expect_error(rank, "send: got rank " + std::to_string(rank), [&] { send(at::ones({2}), rank, world); });
+  expect_error(rank, "expected another rank of group world", [&] { receive(at::ones({2}), size, world); });
+  expect_error(rank, "receive: expected a tensor", [&] { receive({}, (rank + 1) % size, world); });
+  EXPECT(!announced_failure(world));
+  if (size == 1) return;
+  expect_error(rank, "tag must be at least 0, got -1", [&] { send(at::ones({2}), (rank + 1) % size, world, -1); });
+  barrier(world);
+  if (rank == 1) EXPECT(announce_failure(world, "first") == "first");
+  barrier(world);
+  EXPECT(announce_failure(world, "second") == "first" && announced_failure(world) == "first");
 }
 
 }  // namespace bellows::comm::testing

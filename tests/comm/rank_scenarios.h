@@ -9,5 +9,6 @@ namespace bellows::comm::testing {
 using Scenario = void (*)(const std::vector<std::string>& arguments);
 void collectives(const std::vector<std::string>& arguments);
 void mesh(const std::vector<std::string>& arguments);
+void transfers(const std::vector<std::string>& arguments);
 
 }  // namespace bellows::comm::testing

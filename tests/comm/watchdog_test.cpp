@@ -77,4 +77,25 @@ TEST(Watchdog, NamesARankThatHasLeft) {
   EXPECT_THAT(outcome.out, Not(HasSubstr("unfinished")));
 }
 
+TEST(Watchdog, NamesARankThatDoesNotSend) {
+  const auto outcome = launched({"-n", "2"}, {rank_program, "unsent", "30", "3"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err,
+              ContainsRegex("\\[rank 0\\] #2 send/receive Float\\[4\\] failed on rank 0, group world, 1 to 0: Rank 1 "
+                            "\\(pid [0-9]+ on .*\\) did not call it; its last call in this group was #1 send/receive"));
+}
+
+/// Rank 0 does not exchange tensors with rank 2, but waits for rank 1, which waits for rank 2.
+TEST(Watchdog, NamesARankThatWasKilledBehindAnother) {
+  cli::Process job(launch_of({"-n", "4"}, {rank_program, "chain", "30", "60"}));
+  cli::Outcome seen;
+  ASSERT_TRUE(job.wait_until([&](const cli::Outcome& so_far) { return seen = so_far, stepping(so_far, 4); }));
+  kill(number_of_rank(seen.out, 2, "pid"), SIGKILL);
+  const cli::Outcome outcome = job.finish(20);
+  EXPECT_EQ(outcome.exit_code, 128 + SIGKILL) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              ContainsRegex("\\[rank [013]\\] #[0-9]+ send/receive Float\\[4\\] failed on rank [013], group "
+                            "world, .*: Rank 2 \\(pid [0-9]+ on .*\\) has ended unexpectedly"));
+}
+
 }  // namespace bellows::comm::testing

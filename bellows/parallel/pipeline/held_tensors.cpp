@@ -1,0 +1,187 @@
+#include "bellows/parallel/pipeline/held_tensors.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "bellows/comm/collectives.h"
+#include "bellows/optim/state/state.h"
+
+namespace bellows::parallel {
+
+namespace {
+
+constexpr std::string_view saved_state_prefix = "state.";
+
+/// Splits "state.<i>.<field>" into i and ".<field>". Returns nothing for other names, such as those of options.
+std::optional<std::pair<size_t, std::string>> split_state_name(const std::string& name) {
+  if (!name.starts_with(saved_state_prefix)) return std::nullopt;
+  size_t index = 0;
+  const char* const last = name.data() + name.size();
+  const auto [end, error] = std::from_chars(name.data() + saved_state_prefix.size(), last, index);
+  if (error != std::errc()) return std::nullopt;
+  return std::pair(index, std::string(end, last));
+}
+
+std::string state_name(size_t index, const std::string& field) {
+  return std::string(saved_state_prefix) + std::to_string(index) + field;
+}
+
+comm::Shard whole_shard(const std::string& name, const at::Tensor& tensor) {
+  return {name, tensor, comm::ShardSpec::whole(tensor.sizes().vec())};
+}
+
+/// Positions in the model of the parameters in each group of an optimizer.
+using GroupPositions = std::vector<std::set<size_t>>;
+
+/// Joins the positions of all ranks. Collective.
+GroupPositions join_positions(const GroupPositions& own, const comm::Group& group) {
+  std::string text = std::to_string(own.size());
+  for (const auto& positions : own) {
+    text += " " + std::to_string(positions.size());
+    for (const size_t position : positions) text += " " + std::to_string(position);
+  }
+  GroupPositions joined(own.size());
+  const auto texts = comm::all_gather_strings(text, group);
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    std::istringstream in(texts[rank]);
+    size_t groups = 0, count = 0, position = 0;
+    in >> groups;
+    TORCH_CHECK_VALUE(groups == own.size(), "pipeline: the optimizer of rank ", rank, " has ", groups,
+                      " parameter groups, but that of rank ", group.rank(), " has ", own.size(),
+                      ". Create the same groups on all ranks, even if some are empty on a rank.");
+    for (auto& positions : joined) {
+      for (in >> count; count > 0; --count) {
+        in >> position;
+        positions.insert(position);
+      }
+    }
+  }
+  return joined;
+}
+
+}  // namespace
+
+HeldTensors::HeldTensors(const ModelParts& parts, const std::vector<int>& stage_ranks,
+                         const std::vector<int>& first_parts, int rank)
+    : model_(parts.model), rank_(rank) {
+  for (size_t part = 0; part < parts.parts.size(); ++part) {
+    const auto stage =
+        std::upper_bound(first_parts.begin(), first_parts.end(), static_cast<int>(part)) - first_parts.begin() - 1;
+    for (const at::Tensor& tensor : parts.parts[part].tensors)
+      ranks_[tensor.unsafeGetTensorImpl()].insert(stage_ranks[static_cast<size_t>(stage)]);
+  }
+  std::set<const at::TensorImpl*> seen;
+  for (const at::Tensor& parameter : model_.parameters()) {
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    const std::set<int>& ranks = ranks_.at(parameter.unsafeGetTensorImpl());
+    all_.push_back({parameter, {ranks.begin(), ranks.end()}});
+    if (holds(parameter)) own_.push_back(parameter);
+  }
+}
+
+void HeldTensors::free_others() const {
+  const c10::NoGradGuard no_grad;
+  for (auto [name, tensor] : model_.state_dict()) {
+    if (holds(tensor)) continue;
+    if (tensor.grad().defined()) tensor.mutable_grad().reset();
+    tensor.set_data(at::empty({0}, tensor.options()));
+  }
+}
+
+std::vector<at::Tensor> HeldTensors::copies() const {
+  std::vector<at::Tensor> result;
+  for (const Parameter& parameter : all_) {
+    const auto& ranks = parameter.ranks;
+    const bool mine = std::find(ranks.begin(), ranks.end(), rank_) != ranks.end();
+    if (mine && ranks.front() != rank_) result.push_back(parameter.tensor);
+  }
+  return result;
+}
+
+std::vector<comm::Shard> HeldTensors::shards() const {
+  std::vector<comm::Shard> shards;
+  for (const auto& [name, tensor] : model_.state_dict()) {
+    if (holds(tensor)) shards.push_back(whole_shard(name, tensor.detach()));
+  }
+  return shards;
+}
+
+/// Returns the index that each parameter of this rank's optimizer has in the optimizer of one process. Collective.
+std::vector<size_t> HeldTensors::global_indexes(const torch::optim::Optimizer& optimizer,
+                                                const comm::Group& group) const {
+  GroupPositions own;
+  std::vector<std::pair<size_t, size_t>> places;  // group and position of each parameter
+  for (const auto& parameters : optimizer.param_groups()) {
+    auto& positions = own.emplace_back();
+    for (const at::Tensor& tensor : parameters.params()) {
+      const auto found =
+          std::find_if(all_.begin(), all_.end(), [&](const Parameter& one) { return one.tensor.is_same(tensor); });
+      TORCH_CHECK_VALUE(found != all_.end() && holds(tensor), "pipeline: a parameter of the optimizer with sizes [",
+                        c10::Join(", ", tensor.sizes()), "] belongs to no stage of rank ", rank_,
+                        ". Create the optimizer with Pipeline::parameters().");
+      places.emplace_back(own.size() - 1, static_cast<size_t>(found - all_.begin()));
+      positions.insert(places.back().second);
+    }
+  }
+  std::vector<std::map<size_t, size_t>> index_of;  // by group and position
+  size_t next = 0;
+  for (const auto& positions : join_positions(own, group)) {
+    auto& indexes = index_of.emplace_back();
+    for (const size_t position : positions) indexes[position] = next++;
+  }
+  std::vector<size_t> result;
+  result.reserve(places.size());
+  for (const auto& [in_group, position] : places) result.push_back(index_of[in_group].at(position));
+  return result;
+}
+
+std::vector<comm::Shard> HeldTensors::state_shards(const torch::optim::Optimizer& optimizer,
+                                                   const comm::Group& group) const {
+  const std::vector<size_t> indexes = global_indexes(optimizer, group);
+  std::vector<comm::Shard> shards;
+  for (const auto& [name, tensor] : optim::state_dict(optimizer)) {
+    const auto parts = split_state_name(name);
+    shards.push_back(whole_shard(parts ? state_name(indexes.at(parts->first), parts->second) : name, tensor.detach()));
+  }
+  return shards;
+}
+
+std::vector<comm::Shard> HeldTensors::wanted_shards(const torch::optim::Optimizer& optimizer,
+                                                    const std::vector<SavedTensor>& saved,
+                                                    const comm::Group& group) const {
+  const std::vector<size_t> indexes = global_indexes(optimizer, group);
+  std::vector<comm::Shard> shards;
+  for (const SavedTensor& tensor : saved) {
+    const auto parts = split_state_name(tensor.name);
+    if (parts && std::find(indexes.begin(), indexes.end(), parts->first) == indexes.end()) continue;
+    shards.push_back(whole_shard(tensor.name, at::empty(tensor.sizes, tensor.dtype)));
+  }
+  return shards;
+}
+
+void HeldTensors::load_shards(torch::optim::Optimizer& optimizer, const std::vector<comm::Shard>& filled,
+                              const comm::Group& group) const {
+  const std::vector<size_t> indexes = global_indexes(optimizer, group);
+  NamedTensors state;
+  for (const comm::Shard& shard : filled) {
+    const auto parts = split_state_name(shard.name);
+    if (!parts) {
+      state.emplace_back(shard.name, shard.local);
+      continue;
+    }
+    const auto found = std::find(indexes.begin(), indexes.end(), parts->first);
+    TORCH_CHECK_VALUE(found != indexes.end(), "pipeline: \"", shard.name, "\" is the state of a parameter that rank ",
+                      rank_, " does not hold. Pass the shards of wanted_shards().");
+    state.emplace_back(state_name(static_cast<size_t>(found - indexes.begin()), parts->second), shard.local);
+  }
+  optim::load_state_dict(optimizer, state);
+}
+
+}  // namespace bellows::parallel

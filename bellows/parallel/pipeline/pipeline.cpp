@@ -1,0 +1,379 @@
+#include "bellows/parallel/pipeline/pipeline.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "bellows/comm/collectives.h"
+#include "bellows/comm/failure_notice.h"
+#include "bellows/core/error.h"
+#include "bellows/core/sharded_gradients.h"
+#include "bellows/core/version.h"
+#include "bellows/parallel/ddp/reducer.h"
+#include "bellows/parallel/ddp/same_model.h"
+#include "bellows/parallel/pipeline/held_tensors.h"
+#include "bellows/parallel/pipeline/stage_exchange.h"
+#include "bellows/parallel/pipeline/stage_runner.h"
+#include "bellows/parallel/pipeline/stages.h"
+#include "bellows/report/trace_writer.h"
+
+namespace bellows::parallel {
+
+namespace {
+
+/// The actions of forward(): each rank runs its stages for one micro-batch after the other.
+PipelineSchedule forward_only(const PipelineSchedule& schedule) {
+  PipelineSchedule result{.name = schedule.name + " forward",
+                          .micro_batches = schedule.micro_batches,
+                          .stage_ranks = schedule.stage_ranks,
+                          .ranks = std::vector<std::vector<PipelineAction>>(schedule.ranks.size())};
+  for (int micro_batch = 0; micro_batch < schedule.micro_batches; ++micro_batch) {
+    for (int stage = 0; stage < schedule.stages(); ++stage) {
+      const auto rank = static_cast<size_t>(schedule.stage_ranks[static_cast<size_t>(stage)]);
+      result.ranks[rank].push_back({PipelineWork::forward, stage, micro_batch});
+    }
+  }
+  return result;
+}
+
+std::string phase_of(const PipelineAction& action) {
+  constexpr const char* names[] = {"forward", "backward", "backward of the input", "backward of the weights"};
+  return c10::str(names[static_cast<size_t>(action.work)], " of micro-batch ", action.micro_batch, " in stage ",
+                  action.stage);
+}
+
+/// A parameter that several ranks hold, and the group of these ranks.
+struct TiedWeight {
+  at::Tensor parameter;
+  comm::Group ranks;
+};
+
+}  // namespace
+
+struct Pipeline::State final : ShardedGradients {
+  State(ModelParts the_parts, comm::Group the_group, PipelineOptions the_options, HeldTensors the_tensors)
+      : parts(std::move(the_parts)),
+        options(std::move(the_options)),
+        rank(the_group.rank()),
+        group(std::move(the_group)),
+        device(parts.parts.front().tensors.empty() ? c10::Device(c10::kCPU)
+                                                   : parts.parts.front().tensors.front().device()),
+        tensors(std::move(the_tensors)),
+        evaluation(forward_only(options.schedule)) {
+    if (group->size() > 1) {
+      std::vector<std::pair<at::Tensor, at::Tensor>> own;
+      for (const at::Tensor& parameter : tensors.own()) own.emplace_back(parameter, parameter);
+      gradients.emplace(*this, std::move(own), tensors.copies());
+    }
+    connect();
+  }
+
+  void connect() {
+    exchange.emplace(options.schedule, *group, device);
+    runner.emplace(parts, options.first_parts, *exchange);
+    evaluation_exchange.emplace(evaluation, *group, device);
+    evaluation_runner.emplace(parts, options.first_parts, *evaluation_exchange);
+    std::map<std::vector<int>, comm::Group> groups;
+    for (const HeldTensors::Parameter& one : tensors.all()) {
+      if (one.ranks.size() < 2 || std::find(one.ranks.begin(), one.ranks.end(), rank) == one.ranks.end()) continue;
+      auto known = groups.find(one.ranks);
+      if (known == groups.end()) {
+        std::vector<int> of_world;
+        for (const int index : one.ranks) of_world.push_back(group->ranks()[static_cast<size_t>(index)]);
+        known = groups.emplace(one.ranks, comm::subgroup(*group, of_world, group->name() + "/tied")).first;
+      }
+      tied.push_back({one.tensor, known->second});
+    }
+  }
+
+  at::Tensor over_ranks(at::Tensor number, Over op) const override {
+    TORCH_CHECK(group, failure);
+    return comm::all_reduce(number.clone(), *group, op == Over::max ? comm::Reduce::max : comm::Reduce::sum);
+  }
+
+  bool is_last() const { return options.schedule.stage_ranks.back() == rank; }
+  void run(const PipelineSchedule& schedule, StageRunner& on, StageExchange& with, StageStep step,
+           const std::vector<at::Tensor>& inputs);
+  [[noreturn]] void fail(const std::string& phase, const std::string& reason);
+
+  ModelParts parts;
+  PipelineOptions options;
+  const int rank;
+  std::optional<comm::Group> group;  ///< empty after a failure
+  const c10::Device device;
+  HeldTensors tensors;
+  std::optional<ShardedGradientsEntry> gradients;
+  const PipelineSchedule evaluation;
+  std::optional<StageExchange> exchange, evaluation_exchange;
+  std::optional<StageRunner> runner, evaluation_runner;
+  std::vector<TiedWeight> tied;
+  std::vector<TimedAction> measured;  ///< of the last step
+  int64_t steps = 0;
+  std::map<const StageExchange*, std::string> input_sizes;  ///< of the last step, by kind of step
+  std::string failure;
+};
+
+namespace {
+
+using PipelineState = Pipeline::State;
+
+std::string sizes_text(const std::vector<at::Tensor>& tensors, bool training) {
+  std::string text = training ? "training" : "evaluation";
+  for (const at::Tensor& tensor : tensors) {
+    text += tensor.defined() ? c10::str(" ", tensor.scalar_type(), "[", c10::Join(",", tensor.sizes()), "]") : " none";
+  }
+  return text;
+}
+
+/// The gradients of tied weights before a step, so that only those of the step are added over ranks.
+class TiedGradients {
+ public:
+  explicit TiedGradients(const std::vector<TiedWeight>& tied) : tied_(tied) {
+    for (const TiedWeight& one : tied_)
+      before_.push_back(std::exchange(at::Tensor(one.parameter).mutable_grad(), at::Tensor()));
+  }
+
+  void add_over_ranks() {
+    const c10::NoGradGuard no_grad;
+    for (size_t i = 0; i < tied_.size(); ++i) {
+      at::Tensor parameter = tied_[i].parameter;
+      if (!parameter.requires_grad()) continue;
+      at::Tensor sum = parameter.grad().defined() ? parameter.grad() : at::zeros_like(parameter);
+      sum = comm::all_reduce(sum.contiguous(), tied_[i].ranks);
+      parameter.mutable_grad() = before_[i].defined() ? before_[i].add_(sum) : sum;
+    }
+  }
+
+ private:
+  const std::vector<TiedWeight>& tied_;
+  std::vector<at::Tensor> before_;
+};
+
+/// All ranks throw if they disagree.
+void check_same_pipelines(const ModelParts& parts, const comm::Group& group, const PipelineOptions& options) {
+  std::vector<std::string> lines = {"Bellows " BELLOWS_VERSION, "libtorch " TORCH_VERSION,
+                                    "seed " + std::to_string(options.seed),
+                                    c10::str("first parts ", c10::Join(" ", options.first_parts)),
+                                    c10::str("options ", options.broadcast, options.divide_backward, options.measure)};
+  std::istringstream schedule(to_text(options.schedule));
+  for (std::string line; std::getline(schedule, line);) lines.push_back(line);
+  for (const ModelPart& part : parts.parts) lines.push_back("part " + part.name);
+  check_same_lines("the ranks have different pipelines or versions", "line", lines, group,
+                   "Pass the same options on every rank, and run the same build.");
+  check_same_model(parts.model, group);
+}
+
+std::vector<int> even_stages(int parts, int stages) {
+  return balance_stages(std::vector<PartCost>(static_cast<size_t>(parts), {.time_s = 1}), stages);
+}
+
+std::vector<double> weights_of(const MicroBatches& batch, const PipelineStepOptions& options) {
+  if (!options.weight) return batch.samples;
+  std::vector<double> weights;
+  for (const auto& targets : batch.targets) weights.push_back(options.weight(targets));
+  double sum = 0;
+  for (const double weight : weights) sum += weight;
+  TORCH_CHECK_VALUE(sum > 0, "pipeline: the weights of the micro-batches must have a positive sum, got ", sum, ".");
+  return weights;
+}
+
+/// Returns a number of the last stage on all ranks.
+double from_last(double number, const PipelineState& state) {
+  const at::Tensor value = at::scalar_tensor(number, at::TensorOptions(state.device).dtype(at::kDouble));
+  return comm::broadcast(value, state.options.schedule.stage_ranks.back(), *state.group).item<double>();
+}
+
+}  // namespace
+
+/// Ends the calls of the other ranks, too: they wait for this rank, whose connections close.
+void PipelineState::fail(const std::string& phase, const std::string& reason) {
+  const std::string own = c10::str("pipeline: rank ", rank, " failed in ", phase, ": ", reason);
+  failure = comm::announced_failure(*group).value_or("");
+  if (failure.empty()) failure = comm::announce_failure(*group, own);
+  if (failure != own) failure += c10::str(" (this is rank ", rank, ", in ", phase, ")");
+  gradients.reset();
+  runner.reset();
+  evaluation_runner.reset();
+  exchange.reset();
+  evaluation_exchange.reset();
+  tied.clear();
+  group.reset();
+  TORCH_CHECK(false, failure);
+}
+
+void PipelineState::run(const PipelineSchedule& schedule, StageRunner& on, StageExchange& with, StageStep step,
+                        const std::vector<at::Tensor>& inputs) {
+  std::string phase = "the start of the step", sizes = sizes_text(inputs, parts.model.training());
+  try {
+    if (std::exchange(input_sizes[&with], sizes) != sizes) with.forget_sizes();
+    with.begin_step();
+    on.begin(std::move(step));
+    measured.clear();
+    for (const PipelineAction& action : schedule.ranks[static_cast<size_t>(rank)]) {
+      phase = phase_of(action);
+      const double start_us = options.measure ? trace_now_us() : 0;
+      on.run(action);
+      if (options.measure) measured.push_back({action, start_us / 1e6, (trace_now_us() - start_us) / 1e6});
+    }
+    phase = "the end of the step";
+    with.end_step();
+  } catch (const std::exception& error) {
+    fail(phase, user_message(error));
+  }
+}
+
+double Pipeline::step(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& targets,
+                      const PipelineLoss& loss, const PipelineStepOptions& options) {
+  PipelineState& state = *state_;
+  TORCH_CHECK(state.group, state.failure);
+  const PipelineSchedule& schedule = state.options.schedule;
+  const MicroBatches batch = MicroBatches::divide(inputs, targets, schedule.micro_batches);
+  std::optional<StageRandom> random;
+  if (state.parts.model.training()) random.emplace(state.options.seed, state.steps, state.device);
+  StageStep step{.batch = &batch,
+                 .loss = &loss,
+                 .weights = weights_of(batch, options),
+                 .loss_factor = options.loss_factor,
+                 .grad_scale = options.grad_scale,
+                 .random = random ? &*random : nullptr,
+                 .divide_backward = state.options.divide_backward,
+                 .check_finite = state.options.check_finite};
+  TiedGradients tied(state.tied);
+  state.run(schedule, *state.runner, *state.exchange, std::move(step), inputs);
+  const double own_loss = state.runner->loss();
+  double mean = own_loss;
+  try {
+    tied.add_over_ranks();
+    mean = from_last(own_loss, state);
+  } catch (const std::exception& error) {
+    state.fail("the end of the step", user_message(error));
+  }
+  ++state.steps;
+  return mean;
+}
+
+at::Tensor Pipeline::forward(const std::vector<at::Tensor>& inputs) {
+  PipelineState& state = *state_;
+  TORCH_CHECK(state.group, state.failure);
+  const MicroBatches batch = MicroBatches::divide(inputs, {}, state.evaluation.micro_batches);
+  StageStep step{.batch = &batch, .check_finite = state.options.check_finite};
+  state.run(state.evaluation, *state.evaluation_runner, *state.evaluation_exchange, std::move(step), inputs);
+  return state.is_last() ? at::cat(state.evaluation_runner->outputs()) : at::Tensor();
+}
+
+const std::vector<at::Tensor>& Pipeline::parameters() const {
+  return state_->tensors.own();
+}
+
+const Model& Pipeline::model() const {
+  return state_->parts.model;
+}
+
+const PipelineSchedule& Pipeline::schedule() const {
+  return state_->options.schedule;
+}
+
+int64_t Pipeline::steps() const {
+  return state_->steps;
+}
+
+void Pipeline::set_steps(int64_t steps) {
+  TORCH_CHECK_VALUE(steps >= 0, "set_steps: expected at least 0, got ", steps, ".");
+  state_->steps = steps;
+}
+
+void Pipeline::forget_sizes() {
+  state_->input_sizes.clear();
+}
+
+std::vector<comm::Shard> Pipeline::shards() const {
+  return state_->tensors.shards();
+}
+
+std::vector<comm::Shard> Pipeline::state_shards(const torch::optim::Optimizer& optimizer) const {
+  TORCH_CHECK(state_->group, state_->failure);
+  return state_->tensors.state_shards(optimizer, *state_->group);
+}
+
+std::vector<comm::Shard> Pipeline::wanted_shards(const torch::optim::Optimizer& optimizer,
+                                                 const std::vector<SavedTensor>& saved) const {
+  TORCH_CHECK(state_->group, state_->failure);
+  return state_->tensors.wanted_shards(optimizer, saved, *state_->group);
+}
+
+void Pipeline::load_shards(torch::optim::Optimizer& optimizer, const std::vector<comm::Shard>& filled) const {
+  TORCH_CHECK(state_->group, state_->failure);
+  state_->tensors.load_shards(optimizer, filled, *state_->group);
+}
+
+PipelineTimeline Pipeline::timeline() const {
+  const PipelineState& state = *state_;
+  TORCH_CHECK_VALUE(state.options.measure, "timeline: set PipelineOptions::measure before the step.");
+  TORCH_CHECK(state.group, state.failure);
+  std::ostringstream own;
+  own.precision(17);
+  for (const auto& [action, start_s, duration_s] : state.measured)
+    own << static_cast<int>(action.work) << ' ' << action.stage << ' ' << action.micro_batch << ' ' << start_s << ' '
+        << duration_s << ' ';
+  PipelineTimeline timeline;
+  double first = std::numeric_limits<double>::infinity();
+  for (const std::string& text : comm::all_gather_strings(own.str(), *state.group)) {
+    auto& actions = timeline.ranks.emplace_back();
+    std::istringstream in(text);
+    int work = 0;
+    TimedAction timed;
+    while (in >> work >> timed.action.stage >> timed.action.micro_batch >> timed.start_s >> timed.duration_s) {
+      timed.action.work = static_cast<PipelineWork>(work);
+      first = std::min(first, timed.start_s);
+      actions.push_back(timed);
+    }
+  }
+  for (auto& actions : timeline.ranks) {
+    for (TimedAction& timed : actions) timed.start_s -= first;
+  }
+  return timeline;
+}
+
+std::string Pipeline::describe() const {
+  const PipelineState& state = *state_;
+  int64_t own = 0;
+  for (const at::Tensor& parameter : state.tensors.own()) own += static_cast<int64_t>(parameter.nbytes());
+  const int64_t tenths = own * 10 / (1 << 20);
+  return c10::str(state.options.schedule.stages(), " stages on ", state.options.schedule.ranks.size(), " ranks, ",
+                  state.options.schedule.name, " with ", state.options.schedule.micro_batches, " micro-batches, ",
+                  static_cast<double>(tenths) / 10, " MiB of parameters on this rank");
+}
+
+Pipeline pipeline(const ModelParts& parts, const comm::Group& group, const PipelineOptions& options) {
+  PipelineOptions checked = options;
+  check_schedule(checked.schedule);
+  TORCH_CHECK_VALUE(static_cast<int>(checked.schedule.ranks.size()) == group.size(), "pipeline: schedule ",
+                    checked.schedule.name, " is for ", checked.schedule.ranks.size(), " ranks, but group ",
+                    group.name(), " has ", group.size(), ".");
+  if (checked.first_parts.empty())
+    checked.first_parts = even_stages(static_cast<int>(parts.parts.size()), checked.schedule.stages());
+  TORCH_CHECK_VALUE(static_cast<int>(checked.first_parts.size()) == checked.schedule.stages(), "pipeline: got ",
+                    checked.first_parts.size(), " stages, but schedule ", checked.schedule.name, " has ",
+                    checked.schedule.stages(), ".");
+  check_stages(parts, checked.first_parts);
+  check_same_pipelines(parts, group, checked);
+  const comm::Group own = comm::duplicate(group, "pipeline");
+  if (checked.broadcast && group.size() > 1) {
+    broadcast_tensors(parts.model.named_parameters(), 0, own);
+    broadcast_tensors(parts.model.named_buffers(), 0, own);
+  }
+  HeldTensors tensors(parts, checked.schedule.stage_ranks, checked.first_parts, group.rank());
+  tensors.free_others();
+  return Pipeline(std::make_shared<Pipeline::State>(parts, own, std::move(checked), std::move(tensors)));
+}
+
+}  // namespace bellows::parallel

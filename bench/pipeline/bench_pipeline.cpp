@@ -1,0 +1,99 @@
+// Training steps of a model in stages on 2 or 4 ranks of one thread each: our schedules against those of Python's
+// torch.distributed.pipelining, over Gloo, from the same libtorch.
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+#include "bellows/comm/rendezvous/store.h"
+#include "bench/pipeline/side.h"
+#include "bench/support/bench.h"
+#include "bench/support/peer_process.h"
+
+namespace bellows::bench {
+
+namespace {
+
+std::vector<std::string> with_ranks(const std::vector<std::string>& command, int ranks) {
+  const int port = comm::Store::serve("127.0.0.1", 0).port();
+  const std::string size = std::to_string(ranks);
+  std::vector<std::string> result = {"env",
+                                     "RANK=0",
+                                     "LOCAL_RANK=0",
+                                     "WORLD_SIZE=" + size,
+                                     "LOCAL_WORLD_SIZE=" + size,
+                                     "MASTER_ADDR=127.0.0.1",
+                                     "MASTER_PORT=" + std::to_string(port),
+                                     "OMP_NUM_THREADS=1"};
+  result.insert(result.end(), command.begin(), command.end());
+  return result;
+}
+
+bool agree(const std::vector<double>& a, const std::vector<double>& b) {
+  bool result = a.size() == b.size() && !a.empty();
+  for (size_t i = 0; result && i < a.size(); ++i) result = std::abs(a[i] - b[i]) <= 1e-4 * std::abs(b[i]);
+  return result;
+}
+
+/// All ranks of each side.
+struct Sides {
+  PeerProcess ours;
+  std::optional<PeerProcess> python;
+
+  Sides(int ranks, const Options& options)
+      : ours(with_ranks({std::filesystem::read_symlink("/proc/self/exe").string(), "--serve"}, ranks)) {
+    if (!options.peer_python.empty())
+      python.emplace(with_ranks({options.peer_python, source_dir() + "/bench/peers/pipeline.py"}, ranks));
+  }
+};
+
+/// Python has no ZB-H1. Its zero-bubble schedule has two stages per rank.
+Row measure(const std::string& schedule, int ranks, const Options& options, Sides& sides) {
+  constexpr int64_t checked = 5;
+  const std::string command = "losses " + schedule + " " + std::to_string(checked);
+  const std::vector<double> losses = sides.ours.ask_numbers(command);
+  bool equal = std::isfinite(losses.back()) && losses.back() < losses.front();
+  std::vector<Contestant> contestants = {sides.ours.as_contestant(schedule)};
+  if (sides.python) {
+    equal = agree(losses, sides.python->ask_numbers(command)) && equal;
+    contestants.push_back(sides.python->as_contestant("Python, " + schedule));
+  }
+  const Plan plan{.window_s = options.quick ? 0.4 : 1.5,
+                  .windows = options.quick ? 5 : 15,
+                  .warmup = 1,
+                  .budget_s = options.quick ? 5 : 1e9};
+  const PipelineSizes sizes;
+  const std::string title = c10::str(sizes.blocks, " blocks of width ", sizes.width, ", ", sizes.tokens, " tokens in ",
+                                     sizes.micro_batches, " micro-batches on ", ranks, " ranks, ", schedule);
+  return time_row(title, "time per step", "ms", compare(contestants, plan), equal);
+}
+
+int run(const Options& options) {
+  Report report("pipeline", options);
+  for (const int ranks : {2, 4}) {
+    std::optional<Sides> sides;
+    for (const char* schedule : {"1f1b", "zero_bubble", "interleaved", "gpipe"}) {
+      const std::string name = c10::str(schedule, " ", ranks, " ranks");
+      if (name.find(options.extra.at("row")) == std::string::npos || !report.has_time_for(name)) continue;
+      if (!sides) sides.emplace(ranks, options);
+      report.add(measure(schedule, ranks, options, *sides));
+    }
+  }
+  return report.finish();
+}
+
+}  // namespace
+
+}  // namespace bellows::bench
+
+int main(int argc, char** argv) {
+  using namespace bellows::bench;
+  if (argc == 2 && std::string_view(argv[1]) == "--serve") return serve_pipeline_rank({});
+  return bench_main(
+      argc, argv,
+      "Times training steps of a model in stages on 2 and 4 ranks of one thread each, with four schedules, against "
+      "Python's\ntorch.distributed.pipelining over Gloo. Before that, the losses of five steps are compared. --row: "
+      "part "
+      "of the names of the rows\nto measure, such as 1f1b.",
+      run, {{"row", ""}});
+}

@@ -1,0 +1,111 @@
+#pragma once
+
+#include "bellows/models/model_parts.h"
+#include "bellows/parallel/pipeline/pipeline.h"
+#include "bellows/parallel/pipeline/stages.h"
+#include "tests/parallel/tensor/tensor_support.h"
+
+// The small transformers of the tensor tests, trained on one process and on the ranks of a pipeline.
+namespace bellows::parallel::testing::stages {
+
+using tensor::drawn_ids;
+using tensor::Outcome;
+using tensor::Task;
+
+constexpr int64_t batch_samples = 5;  ///< no number of micro-batches divides it
+
+struct StagedTraining {
+  int64_t steps = 20, accumulate = 1;
+  double max_norm = 0, dropout = 0;
+  std::vector<int> first_parts = {};
+  bool divide_backward = true;
+  std::function<void(const Model&)> prepare = nullptr;  ///< called with the model before it is divided
+};
+
+inline at::Tensor ids_of(int64_t number) {
+  return drawn_ids(37, {batch_samples, 6}, static_cast<uint64_t>(number));
+}
+
+/// Targets, of which each sample ignores another number.
+inline at::Tensor targets_of(int64_t number) {
+  const at::Tensor targets = drawn_ids(37, {batch_samples, 6}, 900 + static_cast<uint64_t>(number));
+  for (int64_t sample = 0; sample < batch_samples; ++sample) targets[sample].slice(0, 0, sample % 4).fill_(-100);
+  return targets;
+}
+
+inline at::Tensor mean_token_loss(const at::Tensor& logits, const std::vector<at::Tensor>& targets) {
+  return at::cross_entropy_loss(logits.flatten(0, 1), targets[0].flatten(), {}, at::Reduction::Mean, -100, 0.1);
+}
+
+inline double token_count(const std::vector<at::Tensor>& targets) {
+  return targets[0].ne(-100).sum().item<double>();
+}
+
+/// Trains with SGD. `backward` computes the gradients of a batch, times a factor, and returns its loss.
+inline void train(const StagedTraining& run, const std::vector<at::Tensor>& parameters,
+                  const std::function<double(int64_t number, double factor)>& backward, Outcome& outcome) {
+  optim::SGD optimizer(parameters, optim::SGDOptions{.lr = 0.05, .momentum = 0.9});
+  for (int64_t step = 0; step < run.steps; ++step) {
+    optimizer.zero_grad();
+    double sum = 0;
+    for (int64_t part = 0; part < run.accumulate; ++part)
+      sum += backward(step * run.accumulate + part, 1.0 / static_cast<double>(run.accumulate));
+    outcome.losses.push_back(sum);
+    if (run.max_norm > 0) outcome.norms.push_back(optim::clip_grad_norm_(parameters, run.max_norm).item<double>());
+    optimizer.step();
+  }
+}
+
+inline Outcome train_alone(const Task& task, const StagedTraining& run) {
+  const Model model = tensor::make_on_rank(task, {.dropout = run.dropout});
+  model.train();
+  Outcome outcome;
+  train(
+      run, tensor::distinct_parameters(model),
+      [&](int64_t number, double factor) {
+        const at::Tensor loss = mean_token_loss(model.forward(ids_of(number)), {targets_of(number)});
+        (loss * factor).backward();
+        return loss.item<double>();
+      },
+      outcome);
+  for (const auto& [name, parameter] : model.named_parameters())
+    outcome.weights.emplace_back(name, parameter.detach().clone());
+  return outcome;
+}
+
+inline Pipeline make_pipeline(const Task& task, const StagedTraining& run, const PipelineSchedule& schedule,
+                              const comm::Group& group) {
+  const Model model = tensor::make_on_rank(task, {.dropout = run.dropout});
+  model.train();
+  if (run.prepare) run.prepare(model);
+  return pipeline(
+      models::model_parts(model), group,
+      {.schedule = schedule, .first_parts = run.first_parts, .seed = 7, .divide_backward = run.divide_backward});
+}
+
+inline Outcome train_on_rank(const Task& task, const StagedTraining& run, const PipelineSchedule& schedule,
+                             const comm::Group& group) {
+  Pipeline stages = make_pipeline(task, run, schedule, group);
+  Outcome outcome;
+  train(
+      run, stages.parameters(),
+      [&](int64_t number, double factor) {
+        return stages.step({ids_of(number)}, {targets_of(number)}, mean_token_loss,
+                           {.loss_factor = factor, .weight = token_count});
+      },
+      outcome);
+  outcome.weights = comm::gather(stages.shards(), group);
+  return outcome;
+}
+
+inline void expect_like(const Outcome& got, const Outcome& expected, double tolerance) {
+  ASSERT_EQ(got.losses.size(), expected.losses.size());
+  for (size_t i = 0; i < got.losses.size(); ++i)
+    EXPECT_NEAR(got.losses[i], expected.losses[i], tolerance * std::abs(expected.losses[i])) << "step " << i;
+  ASSERT_EQ(got.norms.size(), expected.norms.size());
+  for (size_t i = 0; i < got.norms.size(); ++i)
+    EXPECT_NEAR(got.norms[i], expected.norms[i], tolerance * expected.norms[i]) << "step " << i;
+  tensor::expect_close(got.weights, expected.weights, tolerance);
+}
+
+}  // namespace bellows::parallel::testing::stages

@@ -1,0 +1,79 @@
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "bellows/comm/world.h"
+#include "bellows/models/blocks.h"
+#include "bellows/recompute/activation_checkpoint.h"
+#include "tests/comm/launched.h"
+#include "tests/parallel/pipeline/pipeline_support.h"
+
+// Dropout masks do not depend on the number of ranks, the stages or the schedule. Each rank is a process, because the
+// default generator belongs to the process.
+namespace bellows::parallel::testing::stages {
+namespace {
+
+constexpr int random_ranks = 4;
+
+void expect_masks_of_one_rank(const comm::World& world) {
+  ASSERT_EQ(world.size(), random_ranks);
+  const comm::Group own = comm::subgroup(world, {world.rank()}, "alone");
+  const comm::Group half = comm::subgroup(world, world.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}, "half");
+  const StagedTraining run{.accumulate = 2, .max_norm = 0.5, .dropout = 0.3};
+  StagedTraining plain = run, recomputed = run;
+  plain.dropout = 0;
+  recomputed.divide_backward = false;
+  recomputed.prepare = [](const Model& model) {
+    models::run_blocks_by(
+        model, [](const models::Block& block, const at::Tensor& x) { return recompute::checkpoint(block, x); });
+  };
+  for (const Task& task : {tensor::gpt_task(), tensor::bert_task()}) {
+    SCOPED_TRACE(task.name);
+    const Outcome alone = train_on_rank(task, run, gpipe(1, 4), own);
+    const Outcome without = train_on_rank(task, plain, gpipe(1, 4), own);
+    EXPECT_GT(std::abs(alone.losses[0] - without.losses[0]), 1e-6) << "dropout did nothing";
+    expect_like(train_on_rank(task, run, one_forward_one_backward(4, 4), world), alone, 1e-9);
+    expect_like(train_on_rank(task, run, zero_bubble_h1(4, 4), world), alone, 1e-9);
+    expect_like(train_on_rank(task, run, interleaved(2, 4, 2), half), alone, 1e-9);
+    expect_like(train_on_rank(task, recomputed, one_forward_one_backward(2, 4), half), alone, 1e-9);
+  }
+}
+
+/// Steps leave the state of the default generator as it was.
+void expect_kept_generator(const comm::World& world) {
+  Pipeline stages = make_pipeline(tensor::gpt_task(), {.dropout = 0.3}, one_forward_one_backward(4, 4), world);
+  at::manual_seed(5);
+  const at::Tensor expected = at::rand({3});
+  at::manual_seed(5);
+  stages.step({ids_of(0)}, {targets_of(0)}, mean_token_loss);
+  EXPECT_TRUE(at::rand({3}).equal(expected));
+}
+
+// The test runs itself in four processes.
+TEST(PipelineRandom, MasksAreThoseOfOneRank) {
+  if (std::getenv("RANK")) {
+    const comm::World world = comm::init();
+    expect_masks_of_one_rank(world);
+    return expect_kept_generator(world);
+  }
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  std::string folder = (std::filesystem::temp_directory_path() / "bellows-pipeline-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  std::vector<std::future<comm::testing::Alone>> ranks;
+  ranks.reserve(random_ranks);
+  for (int rank = 0; rank < random_ranks; ++rank) {
+    const std::string command = c10::str("env -u BELLOWS_TOKEN OMP_NUM_THREADS=1 WORLD_SIZE=", random_ranks,
+                                         " RANK=", rank, " BELLOWS_STORE=file://", folder, "/store") +
+                                " timeout -k 1 600 " + self + " --gtest_filter=PipelineRandom.* 2>&1";
+    ranks.push_back(std::async(std::launch::async, comm::testing::run_shell, command));
+  }
+  for (auto& rank : ranks) {
+    const comm::testing::Alone outcome = rank.get();
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+  }
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace bellows::parallel::testing::stages
