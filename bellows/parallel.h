@@ -1,6 +1,8 @@
 #pragma once
 
 // Includes the component parallel, which trains one model on several ranks or with several replicas.
+#include "bellows/parallel/context/context_attention.h"
+#include "bellows/parallel/context/context_parallel.h"
 #include "bellows/parallel/data_parallel.h"
 #include "bellows/parallel/ddp/distributed_data_parallel.h"
 #include "bellows/parallel/ddp/local_sgd.h"

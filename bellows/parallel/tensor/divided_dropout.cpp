@@ -29,14 +29,13 @@ at::Tensor kept_elements(const at::Tensor& like, at::IntArrayRef sizes, double p
   return at::empty(whole, like.options()).bernoulli_(1 - p, generator).narrow(slice.dim, slice.rank * length, length);
 }
 
-/// Autocast casts the inputs of attention to its dtype.
-void cast_like_autocast(at::Tensor& x) {
-  if (!at::autocast::is_autocast_enabled(x.device().type())) return;
-  if (x.is_floating_point() && x.scalar_type() != at::kDouble)
-    x = x.to(at::autocast::get_autocast_dtype(x.device().type()));
-}
-
 }  // namespace
+
+at::Tensor cast_like_autocast(const at::Tensor& x) {
+  const c10::DeviceType device = x.device().type();
+  const bool casts = at::autocast::is_autocast_enabled(device) && x.is_floating_point();
+  return casts && x.scalar_type() != at::kDouble ? x.to(at::autocast::get_autocast_dtype(device)) : x;
+}
 
 at::Tensor dropout_slice(const at::Tensor& x, double p, const RandomSlice& slice,
                          const std::optional<at::Generator>& generator) {
@@ -56,8 +55,8 @@ AttentionCall::AttentionCall(std::span<const c10::IValue> arguments)
 
 at::Tensor attention_slice(const AttentionCall& call, const RandomSlice& slice,
                            const std::optional<at::Generator>& generator) {
-  at::Tensor query = call.query, key = call.key, value = call.value;
-  for (at::Tensor* x : {&query, &key, &value}) cast_like_autocast(*x);
+  at::Tensor query = cast_like_autocast(call.query), key = cast_like_autocast(call.key);
+  at::Tensor value = cast_like_autocast(call.value);
   if (call.grouped) {
     key = key.repeat_interleave(query.size(-3) / key.size(-3), -3);
     value = value.repeat_interleave(query.size(-3) / value.size(-3), -3);

@@ -20,6 +20,9 @@ struct RandomSlice {
 at::Tensor dropout_slice(const at::Tensor& x, double p, const RandomSlice& slice,
                          const std::optional<at::Generator>& generator);
 
+/// Casts an input of attention as autocast does, if it is enabled.
+at::Tensor cast_like_autocast(const at::Tensor& x);
+
 /// Arguments of at::scaled_dot_product_attention.
 struct AttentionCall {
   at::Tensor query, key, value, mask;

@@ -1,0 +1,117 @@
+#include "bellows/parallel/context/context_tap.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "bellows/parallel/context/context_call.h"
+#include "bellows/parallel/ddp/same_model.h"
+#include "bellows/parallel/tensor/divided_dropout.h"
+#include "bellows/tap/gradient_tap.h"
+
+namespace bellows::parallel {
+
+namespace {
+
+void replace_arguments(const tap::OpRef& op, tap::Stack& stack, at::Tensor result) {
+  stack.resize(stack.size() - op.handle().schema().arguments().size());
+  stack.emplace_back(std::move(result));
+}
+
+}  // namespace
+
+bool ContextTap::compute(const tap::OpRef& op, tap::Stack& stack) {
+  if (group_.size() == 1 && !options_.generator) return false;
+  const std::string_view name = op.name();
+  if (name == "aten::embedding") output_divided_ = false;  // the next forward pass has begun
+  if (name == "aten::scaled_dot_product_attention") return attention(op, stack);
+  return name == "aten::dropout" && dropout(op, stack);
+}
+
+void ContextTap::check(const tap::OpRef& op, tap::Stack& stack) {
+  if (op.name() != "bellows::dropout_norm" || group_.size() == 1 || !divided()) return;
+  TORCH_CHECK(op.arguments(stack)[5].toDouble() == 0, "context parallelism: the fused operator ", op.name(),
+              " would draw its dropout mask for a part of the sequence only. Create the model with fused: false, or "
+              "without dropout.");
+}
+
+void ContextTap::check_output(const char* name) const {
+  TORCH_CHECK(!output_divided_ || divided(), "context parallelism: ", name,
+              " after the last block of the model needs the ",
+              "complete sequence, but the blocks leave it divided. Set ContextBlocks::gather.");
+}
+
+/// The ranks must draw the same masks.
+void ContextTap::check_generators() {
+  if (std::exchange(generators_checked_, true) || group_.size() == 1) return;
+  check_same_lines("the ranks' random generators have different states", "generator",
+                   {generator_line(options_.generator)}, group_,
+                   "All ranks of a context axis must draw the same dropout masks. Seed them with the same number.");
+}
+
+void ContextTap::check_not_repeated() const {
+  TORCH_CHECK(!options_.generator || tap::backward_id() < 0,
+              "context parallelism: activation checkpointing repeated a ",
+              "dropout that draws its mask with ContextOptions::generator. Backward cannot draw the mask of forward ",
+              "again, because checkpointing restores only libtorch's default generators. Do not set `generator`, and ",
+              "seed the default generator of all ranks of the axis with the same number.");
+}
+
+bool ContextTap::attention(const tap::OpRef& op, tap::Stack& stack) {
+  const AttentionCall call(op.arguments(stack));
+  if (call.dropout > 0) check_not_repeated();
+  if (!divided()) {
+    check_output("attention");
+    if (call.dropout <= 0 || !options_.generator) return false;
+    replace_arguments(op, stack, attention_slice(call, {}, options_.generator));
+    return true;
+  }
+  ContextAttentionOptions options = options_;
+  options.mask = call.mask;
+  options.dropout = call.dropout;
+  options.causal = call.causal;
+  options.scale = call.scale;
+  options.grouped = call.grouped;
+  replace_arguments(op, stack,
+                    context_attention(cast_like_autocast(call.query), cast_like_autocast(call.key),
+                                      cast_like_autocast(call.value), group_, options));
+  return true;
+}
+
+/// Draws the mask of the complete sequence, as one process does, and uses this rank's part.
+at::Tensor ContextTap::divided_dropout(const at::Tensor& x, double p) {
+  TORCH_CHECK_VALUE(x.dim() >= 2 && (tokens_ == 0 || x.size(1) == tokens_),
+                    "context parallelism: dropout expected this rank's tokens in dim 1",
+                    tokens_ > 0 ? c10::str(" (", tokens_, " tokens)") : std::string(), ", got a tensor with sizes [",
+                    c10::Join(", ", x.sizes()), "].");
+  if (p == 1) return x * at::zeros({}, x.options());
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes[1] *= group_.size();
+  const at::Tensor kept = at::empty(sizes, x.options()).bernoulli_(1 - p, options_.generator);
+  return x * part_of_rank(kept, 1, group_.rank(), layout_).div(1 - p);
+}
+
+bool ContextTap::dropout(const tap::OpRef& op, tap::Stack& stack) {
+  const auto arguments = op.arguments(stack);
+  const at::Tensor x = arguments[0].toTensor();
+  const double p = arguments[1].toDouble();
+  if (p <= 0 || p > 1 || !arguments[2].toBool() || x.numel() == 0) return false;
+  check_generators();
+  check_not_repeated();
+  if (!divided()) {
+    check_output("dropout");
+    if (!options_.generator) return false;
+    replace_arguments(op, stack, dropout_slice(x, p, {}, options_.generator));
+    return true;
+  }
+  replace_arguments(op, stack, divided_dropout(x, p));
+  return true;
+}
+
+}  // namespace bellows::parallel

@@ -1,0 +1,105 @@
+// Forward and backward of attention over a sequence that 2 or 4 ranks of one thread each divide: our ring and
+// all-to-all against the ring of Python's context_parallel, with the same kernel of libtorch.
+#include <c10/util/StringUtil.h>
+
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+#include "bellows/comm/rendezvous/store.h"
+#include "bench/context/side.h"
+#include "bench/support/bench.h"
+#include "bench/support/peer_process.h"
+
+namespace bellows::bench {
+
+namespace {
+
+std::vector<std::string> with_ranks(const std::vector<std::string>& command, int ranks) {
+  const int port = comm::Store::serve("127.0.0.1", 0).port();
+  const std::string size = std::to_string(ranks);
+  std::vector<std::string> result = {"env",
+                                     "RANK=0",
+                                     "LOCAL_RANK=0",
+                                     "WORLD_SIZE=" + size,
+                                     "LOCAL_WORLD_SIZE=" + size,
+                                     "MASTER_ADDR=127.0.0.1",
+                                     "MASTER_PORT=" + std::to_string(port),
+                                     "OMP_NUM_THREADS=1"};
+  result.insert(result.end(), command.begin(), command.end());
+  return result;
+}
+
+bool agree(const std::vector<double>& a, const std::vector<double>& b) {
+  bool result = a.size() == b.size() && !a.empty();
+  for (size_t i = 0; result && i < a.size(); ++i) result = std::abs(a[i] - b[i]) <= 1e-4 * std::abs(b[i]);
+  return result;
+}
+
+/// All ranks of each side.
+struct Sides {
+  PeerProcess ours, gathering;
+  std::optional<PeerProcess> python;
+
+  Sides(int ranks, const Options& options)
+      : ours(with_ranks(our_command(), ranks)), gathering(with_ranks(our_command(), ranks)) {
+    if (!options.peer_python.empty())
+      python.emplace(with_ranks({options.peer_python, source_dir() + "/bench/peers/context.py"}, ranks));
+  }
+
+  static std::vector<std::string> our_command() {
+    return {std::filesystem::read_symlink("/proc/self/exe").string(), "--serve"};
+  }
+};
+
+Row measure(const std::string& order, const std::string& method, int ranks, const Options& options, Sides& sides) {
+  const std::vector<double> numbers = sides.ours.ask_numbers("numbers " + order + "." + method);
+  bool equal = agree(numbers, sides.gathering.ask_numbers("numbers " + order + ".gather"));
+  std::vector<Contestant> contestants = {sides.ours.as_contestant(method),
+                                         sides.gathering.as_contestant("all keys gathered")};
+  if (sides.python) {
+    equal = agree(numbers, sides.python->ask_numbers("numbers " + order + ".ring")) && equal;
+    contestants.push_back(sides.python->as_contestant("Python's ring"));
+  }
+  const Plan plan{.window_s = options.quick ? 0.4 : 1.5,
+                  .windows = options.quick ? 5 : 15,
+                  .warmup = 1,
+                  .budget_s = options.quick ? 5 : 1e9};
+  const ContextSizes sizes;
+  const std::string title = c10::str(order, " attention, ", sizes.heads, " heads of ", sizes.width, ", ", sizes.tokens,
+                                     " tokens on ", ranks, " ranks, ", method);
+  return time_row(title, "time of forward and backward", "ms", compare(contestants, plan), equal);
+}
+
+int run(const Options& options) {
+  Report report("context", options);
+  for (const int ranks : {2, 4}) {
+    std::optional<Sides> sides;
+    for (const char* order : {"causal", "full"}) {
+      for (const char* method : {"ring", "all_to_all"}) {
+        const std::string name = c10::str(order, " ", method, " ", ranks, " ranks");
+        if (name.find(options.extra.at("row")) == std::string::npos || !report.has_time_for(name)) continue;
+        if (!sides) sides.emplace(ranks, options);
+        report.add(measure(order, method, ranks, options, *sides));
+      }
+    }
+  }
+  return report.finish();
+}
+
+}  // namespace
+
+}  // namespace bellows::bench
+
+int main(int argc, char** argv) {
+  using namespace bellows::bench;
+  if (argc == 2 && std::string_view(argv[1]) == "--serve") return serve_context_rank({});
+  return bench_main(
+      argc, argv,
+      "Times attention over a divided sequence, forward and backward, on 2 and 4 ranks of one thread each: ring "
+      "attention and all-to-all,\nagainst gathering all keys and against the ring of Python's context_parallel "
+      "with libtorch's kernel for CPUs. Before that, the results are\ncompared. --row: part of the names of the "
+      "rows to measure, such as ring.",
+      run, {{"row", ""}});
+}

@@ -1,0 +1,121 @@
+#include "bench/context/side.h"
+
+#include <ATen/ATen.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <vector>
+
+#include "bellows/comm/collectives.h"
+#include "bellows/comm/world.h"
+#include "bellows/models/formula_weights.h"
+#include "bellows/parallel/context/context_attention.h"
+#include "bellows/parallel/context/sequence_layout.h"
+
+namespace bellows::bench {
+
+namespace {
+
+/// ORDER.METHOD: causal or full, and ring, all_to_all or gather.
+class ContextRun {
+ public:
+  ContextRun(const std::string& name, const World& world, const ContextSizes& sizes) : world_(world) {
+    const std::string method = name.substr(name.find('.') + 1);
+    options_.causal = name.starts_with("causal");
+    options_.method = method == "ring"         ? parallel::ContextMethod::ring
+                      : method == "all_to_all" ? parallel::ContextMethod::all_to_all
+                                               : parallel::ContextMethod::gather;
+    options_.zigzag = options_.causal;  // as Python's load balancing
+    const parallel::SequenceLayout layout{.ranks = world.size(), .zigzag = options_.zigzag};
+    for (const char* tensor : {"query", "key", "value", "gradient"}) {
+      const at::Tensor whole = models::formula_uniform(tensor, {1, sizes.heads, sizes.tokens, sizes.width});
+      parts_.push_back(parallel::part_of_rank(whole.to(at::kFloat), 2, world.rank(), layout).clone());
+    }
+    for (size_t i = 0; i < 3; ++i) parts_[i].requires_grad_();
+  }
+
+  at::Tensor step() {
+    for (size_t i = 0; i < 3; ++i) parts_[i].mutable_grad().reset();
+    at::Tensor y = parallel::context_attention(parts_[0], parts_[1], parts_[2], world_, options_);
+    y.backward(parts_[3]);
+    return y;
+  }
+
+  /// Sums of squares of the output and of the gradients, over all ranks.
+  std::string numbers() {
+    std::vector<at::Tensor> sums = {step().detach().to(at::kDouble).square().sum()};
+    for (size_t i = 0; i < 3; ++i) sums.push_back(parts_[i].grad().to(at::kDouble).square().sum());
+    const at::Tensor all = comm::all_reduce(at::stack(sums), world_);
+    std::ostringstream text;
+    for (int64_t i = 0; i < all.numel(); ++i)
+      text << (i > 0 ? " " : "") << std::setprecision(10) << all[i].item<double>();
+    return text.str();
+  }
+
+ private:
+  World world_;
+  parallel::ContextAttentionOptions options_;
+  std::vector<at::Tensor> parts_;
+};
+
+double seconds_of_steps(ContextRun& run, int64_t count, const World& world) {
+  comm::barrier(world);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < count; ++i) run.step();
+  comm::barrier(world);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+std::string obey_context(const std::string& line, std::unique_ptr<ContextRun>& run, const World& world,
+                         const ContextSizes& sizes) {
+  std::istringstream words(line);
+  std::string command, name;
+  words >> command;
+  if (command == "numbers") {
+    words >> name;
+    run = std::make_unique<ContextRun>(name, world, sizes);
+    return run->numbers();
+  }
+  int64_t count = 0;
+  words >> count;
+  return std::to_string(seconds_of_steps(*run, count, world));
+}
+
+void start_other_ranks() {
+  if (std::getenv("RANK")[0] != '0') return;
+  for (int rank = 1; rank < std::atoi(std::getenv("WORLD_SIZE")); ++rank) {
+    if (fork() != 0) continue;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setenv("RANK", std::to_string(rank).c_str(), 1);
+    setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
+    execl("/proc/self/exe", "bench_context", "--serve", nullptr);
+    _exit(127);
+  }
+}
+
+}  // namespace
+
+int serve_context_rank(const ContextSizes& sizes) {
+  start_other_ranks();
+  const World world = init();
+  std::unique_ptr<ContextRun> run;
+  const bool first = world.rank() == 0;
+  if (first) std::cout << "ready" << std::endl;
+  for (std::string line; !first || std::getline(std::cin, line);) {
+    line = comm::broadcast_string(line, 0, world);
+    if (line.empty()) break;
+    const std::string answer = obey_context(line, run, world, sizes);
+    if (first) std::cout << answer << std::endl;
+  }
+  if (first) comm::broadcast_string("", 0, world);
+  return 0;
+}
+
+}  // namespace bellows::bench

@@ -1,0 +1,175 @@
+#include <gmock/gmock.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+
+#include "bellows/amp/autocast.h"
+#include "bellows/recompute/activation_checkpoint.h"
+#include "tests/parallel/context/context_support.h"
+
+// Training on the ranks of a context axis equals training on one process.
+namespace bellows::parallel::testing::context {
+namespace {
+
+const Training with_masks = {.accumulate = 2, .dropout = 0.2, .max_norm = 0.5};
+
+TEST(ContextTraining, RingEqualsOneProcess) {
+  for (const Task& task : text_tasks())
+    for (const int ranks : {2, 4}) expect_divided_like_one_process(task, with_masks, ranks, 1e-9);
+}
+
+TEST(ContextTraining, AllToAllEqualsOneProcess) {
+  const Division division{.options = {.method = ContextMethod::all_to_all}};
+  for (const Task& task : text_tasks()) expect_divided_like_one_process(task, with_masks, 2, 1e-9, division);
+  expect_divided_like_one_process(tensor::gpt_task(), {.steps = 5}, 2, 1e-9,
+                                  {.options = {.method = ContextMethod::all_to_all, .zigzag = false}});
+}
+
+TEST(ContextTraining, DividedLoss) {
+  for (const Task& task : text_tasks())
+    expect_divided_like_one_process(task, with_masks, 2, 1e-9, {.gather = false, .ddp = false});
+  expect_divided_like_one_process(text_tasks()[1], with_masks, 4, 1e-9,
+                                  {.options = {.zigzag = false}, .gather = false});
+}
+
+TEST(ContextTraining, EncoderAndDecoder) {
+  expect_divided_like_one_process(series_task(), with_masks, 2, 1e-9, {.stacks = {2, 2}});
+}
+
+TEST(ContextTraining, ThreeRanks) {
+  // Three ranks divide the six tokens of these tasks.
+  for (const Task& task : {tensor::bert_task(), tensor::gpt_task()})
+    expect_divided_like_one_process(task, {.steps = 5, .dropout = 0.2}, 3, 1e-9);
+}
+
+TEST(ContextTraining, WithActivationCheckpointing) {
+  const Division division{
+      .run = [](const ContextBlock& block, const at::Tensor& x) { return recompute::checkpoint(block, x); }};
+  for (const Task& task : text_tasks()) expect_divided_like_one_process(task, {.steps = 5}, 2, 1e-9, division);
+}
+
+TEST(ContextTraining, InSinglePrecision) {
+  for (const Task& task : text_tasks())
+    expect_divided_like_one_process(task, {.dropout = 0.1, .dtype = at::kFloat}, 2, 1e-4);
+}
+
+TEST(ContextTraining, InHalfPrecision) {
+  for (const Task& task : text_tasks())
+    expect_divided_like_one_process(task, {.steps = 3, .dtype = at::kBFloat16}, 2, 0.05);
+}
+
+TEST(ContextTraining, UnderAutocast) {
+  const Training how{.steps = 3, .dtype = at::kFloat};
+  const Task task = text_tasks()[1];
+  Outcome alone;
+  {
+    const amp::AutocastGuard autocast(c10::DeviceType::CPU, at::kBFloat16);
+    alone = tensor::train_alone(task, how);
+  }
+  std::mutex reports;
+  run_ranks(2, [&](const comm::Group& group) {
+    const amp::AutocastGuard autocast(c10::DeviceType::CPU, at::kBFloat16);
+    const Outcome got = train_divided(task, how, ContextParallel(group), {});
+    const std::lock_guard<std::mutex> lock(reports);
+    for (size_t i = 0; i < got.losses.size(); ++i) EXPECT_NEAR(got.losses[i], alone.losses[i], 0.03);
+    tensor::expect_close(got.gradients, alone.gradients, 0.05);
+  });
+}
+
+TEST(ContextTraining, OneRankIsBitIdentical) {
+  const Task task = text_tasks()[1];
+  const Outcome alone = tensor::train_alone(task, {.steps = 3});
+  run_ranks(1, [&](const comm::Group& group) {
+    const Outcome got = train_divided(task, {.steps = 3}, ContextParallel(group), {});
+    EXPECT_EQ(got.losses, alone.losses);
+    tensor::expect_close(got.weights, alone.weights, 0);
+  });
+}
+
+/// Two replicas of a model, whose sequences are divided among two ranks each: the global batch has six samples.
+TEST(ContextTraining, WithDataParallelReplicas) {
+  const Task task = tensor::gpt_task();
+  const auto target = [](int64_t step) { return drawn_ids(37, {6, 8}, 900 + static_cast<uint64_t>(step)); };
+  const auto ids = [](int64_t step) { return drawn_ids(37, {6, 8}, static_cast<uint64_t>(step)); };
+  const auto loss_of = [](const at::Tensor& logits, const at::Tensor& y) {
+    return at::cross_entropy_loss(logits.flatten(0, 1), y.flatten());
+  };
+  const auto train = [&](const Model& model, const std::function<at::Tensor(int64_t)>& loss) {
+    const std::vector<at::Tensor> parameters = tensor::distinct_parameters(model);
+    optim::SGD optimizer(parameters, optim::SGDOptions{.lr = 0.05, .momentum = 0.9});
+    for (int64_t step = 0; step < 20; ++step) {
+      optimizer.zero_grad();
+      loss(step).backward();
+      optim::clip_grad_norm_(parameters, 0.5);
+      optimizer.step();
+    }
+  };
+  const Model alone = tensor::with_weights(task.make(0, false));
+  train(alone, [&](int64_t step) { return loss_of(alone.forward(ids(step)), target(step)); });
+  run_ranks(4, [&](const comm::Group& world) {
+    const comm::Mesh mesh(world, {{"data", 2}, {"context", 2}});
+    const Model model = tensor::make_on_rank(task, {});
+    const ContextParallel context(mesh, "context");
+    models::run_blocks_by(model, context.blocks(2));
+    const DistributedDataParallel ddp(model, comm::combine(mesh.group("data"), mesh.group("context"), "gradients"));
+    const int64_t first = 3 * mesh.coordinate("data");
+    train(model, [&](int64_t step) {
+      return loss_of(ddp.forward(ids(step).narrow(0, first, 3)), target(step).narrow(0, first, 3));
+    });
+    tensor::expect_close(model.named_parameters(), alone.named_parameters(), 1e-9);
+  });
+}
+
+/// A model of your own, which knows the positions of its tokens: ids [N, T] → [N, T, 3].
+struct OwnAttention final : torch::nn::Module {
+  OwnAttention() {
+    words = register_module("words", torch::nn::Embedding(11, 8));
+    places = register_module("places", torch::nn::Embedding(12, 8));
+    project = register_module("project", torch::nn::Linear(8, 24));
+    last = register_module("last", torch::nn::Linear(8, 3));
+  }
+  at::Tensor forward(const at::Tensor& ids) {
+    const at::Tensor x = at::dropout(words->forward(ids) + places->forward(positions), 0.3, true);
+    const auto parts = project->forward(x).unflatten(2, {6, 4}).transpose(1, 2).chunk(3, 1);
+    const at::Tensor y = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.2, true);
+    return last->forward(at::dropout(y.transpose(1, 2).flatten(2), 0.3, true) + x);
+  }
+  at::Tensor positions = at::arange(12);
+  torch::nn::Embedding words{nullptr}, places{nullptr};
+  torch::nn::Linear project{nullptr}, last{nullptr};
+};
+
+std::shared_ptr<OwnAttention> own_attention() {
+  static std::mutex one_at_a_time;
+  const std::lock_guard<std::mutex> lock(one_at_a_time);
+  auto net = std::make_shared<OwnAttention>();
+  tensor::with_weights(Model::of(net, "own"));
+  return net;
+}
+
+TEST(ContextTraining, ModelsOfYourOwn) {
+  const at::Tensor ids = drawn_ids(11, {2, 12}, 1), target = drawn_ids(3, {2, 12}, 2);
+  const auto alone = own_attention();
+  at::manual_seed(mask_seed);
+  const at::Tensor expected = at::cross_entropy_loss(alone->forward(ids).flatten(0, 1), target.flatten());
+  expected.backward();
+  run_ranks(3, [&](const comm::Group& group) {
+    const auto net = own_attention();
+    const ContextParallel context(group, {.generator = at::detail::createCPUGenerator(mask_seed)});
+    const auto scope = context.scope();
+    net->positions = context.positions(12);
+    const at::Tensor y = net->forward(context.slice(ids, 1));
+    const at::Tensor own = context.slice(target, 1).flatten();
+    const at::Tensor sum = at::cross_entropy_loss(y.flatten(0, 1), own, {}, at::Reduction::Sum);
+    const at::Tensor loss = context.loss(sum, at::tensor(own.numel()));
+    loss.backward();
+    context.average_gradients(net->parameters());
+    EXPECT_NEAR(comm::all_reduce(loss.detach().clone(), group, comm::Reduce::mean).item<double>(),
+                expected.item<double>(), 1e-12);
+    for (const auto& item : net->named_parameters())
+      EXPECT_TRUE(at::allclose(item.value().grad(), alone->named_parameters()[item.key()].grad(), 1e-9, 1e-12));
+  });
+}
+
+}  // namespace
+}  // namespace bellows::parallel::testing::context
