@@ -56,9 +56,9 @@ Examples:
 inline constexpr const char* plan_footer =
     R"(Predicts the peak memory of a training step by running it on synthetic batches of 2 and 3 samples. The command
 reads no data and never runs a full-size step. The output shows what the peak memory consists of, the predicted effect
-of each technique, and a recommendation. With --ranks, it also compares DDP with the stages of ZeRO. With --fit, the
-command writes a recipe for `bellows train` to standard output. With --device-map, it instead shows where the weights are
-in inference, if they do not all fit into memory.
+of each technique, and a recommendation. With --ranks, it also compares DDP, the stages of ZeRO and tensor
+parallelism. With --fit, the command writes a recipe for `bellows train` to standard output. With --device-map, it instead
+shows where the weights are in inference, if they do not all fit into memory.
 
 Examples:
   bellows plan --model bert-base --batch 32 --seq 512

@@ -164,7 +164,7 @@ std::string strategy_row(const train::StrategyRow& row, const train::StrategyCho
   return text + "\n";
 }
 
-/// DDP and ZeRO. ZeRO-3 with techniques is shown only if the others do not fit.
+/// DDP, ZeRO and tensor parallelism. ZeRO-3 with techniques is shown only if the others do not fit.
 std::string strategy_table(const train::StrategyChoice& choice, bool measured_link) {
   constexpr size_t plain_rows = 4;
   std::string text =
@@ -174,7 +174,9 @@ std::string strategy_table(const train::StrategyChoice& choice, bool measured_li
   if (choice.rows.front().compute_seconds > 0) text += pad_left("compute", 12);
   text += "\n";
   const size_t shown = choice.chosen && *choice.chosen < plain_rows ? plain_rows : choice.rows.size();
-  for (const auto i : c10::irange(shown)) text += strategy_row(choice.rows[i], choice);
+  for (const auto i : c10::irange(choice.rows.size())) {
+    if (i < shown || !choice.rows[i].mesh.empty()) text += strategy_row(choice.rows[i], choice);
+  }
   for (const train::StrategyRow& row : choice.rows) {
     if (!row.needs.empty()) text += wrapped(row.title() + " works only with " + row.needs + " in the recipe.");
   }
@@ -195,6 +197,7 @@ nlohmann::ordered_json strategy_json(const train::StrategyChoice& choice, bool m
   for (const train::StrategyRow& row : choice.rows) {
     rows.push_back({{"title", row.title()},
                     {"data_parallel", row.data_parallel},
+                    {"mesh", row.mesh},
                     {"techniques", row.techniques},
                     {"needs", row.needs},
                     {"bytes_per_rank", row.bytes_per_rank},
@@ -207,6 +210,7 @@ nlohmann::ordered_json strategy_json(const train::StrategyChoice& choice, bool m
   json["link"] = {{"bytes_per_second", number_or_null(choice.bytes_per_second)}, {"measured", measured_link}};
   json["choice"] = choice.chosen ? Json(choice.rows[*choice.chosen].title()) : Json(nullptr);
   json["data_parallel"] = choice.chosen ? Json(choice.rows[*choice.chosen].data_parallel) : Json(nullptr);
+  json["mesh"] = choice.chosen ? Json(choice.rows[*choice.chosen].mesh) : Json(nullptr);
   json["reason"] = choice.reason;
   json["needed_ranks"] = choice.needed_ranks > 0 ? Json(choice.needed_ranks) : Json(nullptr);
   json["rows"] = std::move(rows);

@@ -208,6 +208,10 @@ MemoryPlan plan_memory(const Recipe& asked, const StepSize& size, int64_t ranks)
                     "plan_memory: the batch size must be a positive multiple of the number of ranks, got a batch of ",
                     size.batch, " and ", ranks, ranks == 1 ? " rank." : " ranks.");
   TORCH_CHECK_VALUE(size.length >= 0, "plan_memory: the length must be at least 0, got ", size.length, ".");
+  check_recipe(
+      axis_size(parse_mesh(recipe.mesh), "tensor") == 1, "plan_memory: mesh = ", recipe.mesh,
+      " divides layers, whose memory is not predicted. Remove the axis tensor. The strategies of `bellows plan "
+      "--ranks N` contain an estimate of tensor parallelism.");
   const ModelEntry entry = dry_run_entry(recipe);
   const std::optional<models::ModelSkeleton> skeleton = models::model_skeleton(entry);
   const StepSize wanted{size.batch / ranks, dry_run_length(recipe, entry, size)};

@@ -9,6 +9,7 @@
 
 #include "bellows/core/stats.h"
 #include "bellows/plan/candidates.h"
+#include "bellows/plan/tensor_strategy.h"
 
 namespace bellows::train {
 
@@ -257,6 +258,10 @@ std::string reason_for(const StrategyChoice& choice, bool on_cpu) {
   if (!choice.chosen) return reason_for_no_strategy(choice);
   const StrategyRow &ddp = choice.rows.front(), &best = choice.rows[*choice.chosen];
   const std::string capacity = memory_text(choice.capacity), needed = memory_text(best.bytes_per_rank);
+  if (!best.mesh.empty())
+    return c10::str("ZeRO-3 needs ", memory_text(choice.rows[zero3_row].bytes_per_rank), " per rank, more than ",
+                    capacity, ", and no memory technique is enough. Tensor parallelism divides each layer and needs ",
+                    needed, ". Set mesh: {", best.mesh, "}.");
   if (best.measures.stage == 0)
     return c10::str("DDP needs ", needed, " per rank and fits into ", capacity,
                     ". ZeRO would save memory that is not needed.");
@@ -275,6 +280,7 @@ std::string reason_for(const StrategyChoice& choice, bool on_cpu) {
 }  // namespace
 
 std::string StrategyRow::title() const {
+  if (!mesh.empty()) return "tensor parallelism";
   const std::string name = measures.stage == 0 ? "DDP" : c10::str("ZeRO-", measures.stage);
   return techniques.empty() ? name : name + " with " + techniques;
 }
@@ -298,10 +304,10 @@ StrategyChoice choose_strategy(const MemoryPlan& plan, const Situation& situatio
   const StrategyPredictor predictor(plan, situation, ranks, link_bytes_per_second);
   StrategyChoice choice{.ranks = ranks, .capacity = situation.capacity, .bytes_per_second = link_bytes_per_second};
   for (int stage = 0; stage <= 3; ++stage) choice.rows.push_back(predictor.row(predictor.with_stage(stage)));
-  if (choice.rows[zero3_row].needs.empty()) {
-    add_techniques(choice, predictor);
-    add_offloading(choice, predictor, plan.recipe);
-  }
+  const bool shards = choice.rows[zero3_row].needs.empty();
+  if (shards) add_techniques(choice, predictor);
+  if (auto row = tensor_strategy(plan, situation, ranks, link_bytes_per_second)) choice.rows.push_back(std::move(*row));
+  if (shards) add_offloading(choice, predictor, plan.recipe);
   choice.chosen = first_that_fits(choice.rows);
   if (!choice.chosen) find_needed_ranks(choice, predictor);
   choice.reason = reason_for(choice, plan.recipe.device.starts_with("cpu"));

@@ -1,10 +1,15 @@
+#include <algorithm>
 #include <bit>
 #include <utility>
 #include <vector>
 
+#include "bellows/checkpoint/rng.h"
 #include "bellows/core/error.h"
+#include "bellows/parallel/tensor/tensor_plan.h"
 #include "bellows/techniques/parallel_technique.h"
 #include "bellows/techniques/technique_rows.h"
+#include "bellows/train/recipe/tensor_keys.h"
+#include "bellows/train/resolved_job.h"
 
 namespace bellows::train {
 
@@ -19,6 +24,10 @@ void set_strategy(Recipe& recipe, const char* strategy) {
   recipe.replicas = 0;
   recipe.gradient_compression = "none";
   recipe.reproducible_ranks = 0;
+  if (tensor_ranks(recipe) == 1) return;
+  recipe.mesh.clear();
+  recipe.tensor_plan = "auto";
+  recipe.sequence_parallel = false;
 }
 
 /// The message with which the recipe refuses the settings; empty if it accepts them.
@@ -77,6 +86,51 @@ ParallelTechnique zero_row(int stage, const char* title, const char* divides, co
           .expected = expected,
           .tolerance = sum_of_ranks,
           .source = zero_paper};
+}
+
+/// The reason why no automatic plan divides the model of the recipe among so many ranks; empty if one does.
+std::string tensor_obstacle(const Recipe& recipe, int ranks) {
+  if (recipe.tensor_plan != "auto") return "";
+  const NamedTensors generators = checkpoint::rng_state();
+  std::string reason;
+  try {
+    const models::ModelEntry entry = resolve_model(recipe).model;
+    const models::ModelSize size = entry.model_size ? entry.model_size(entry.input_shape[0]) : models::ModelSize{};
+    if (entry.model_size && (size.heads % ranks != 0 || size.inner % ranks != 0))
+      reason = c10::str(ranks, " ranks do not divide the ", size.heads, " attention heads of ", recipe.model);
+    if (!entry.model_size) {
+      const Model model = entry.make(10, std::max<int64_t>(entry.input_shape[0], 1));
+      parallel::find_cuts(model, parallel::tensor_plan(model), ranks);
+    }
+  } catch (const c10::Error&) {
+    reason = c10::str("no automatic plan divides the layers of ", recipe.model, " among ", ranks, " ranks");
+  }
+  checkpoint::set_rng_state(generators);
+  return reason;
+}
+
+ParallelTechnique tensor_row() {
+  return {.name = "tensor",
+          .title = "tensor parallelism",
+          .changes =
+              "Divides each layer among the ranks, which all read the complete batch. Recipe: `mesh: {tensor: N}`, "
+              "`tensor_plan`.",
+          .apply =
+              [](Recipe& recipe, int ranks) {
+                Recipe divided = recipe;  // with the plan of the recipe
+                set_strategy(divided, "ddp");
+                divided.tensor_plan = recipe.tensor_plan;
+                divided.sequence_parallel = recipe.sequence_parallel;
+                divided.mesh = c10::str("tensor: ", ranks);
+                recipe = std::move(divided);
+              },
+          .obstacle = tensor_obstacle,
+          .expected = {.time_factor = 1.5,
+                       .memory_factor = 0.6,
+                       .words = "The ranks exchange activations in each layer, and wait for them. It saves memory of "
+                                "weights, optimizer state and activations, and needs no large batch."},
+          .tolerance = "the outputs of layers are sums over the ranks, which are added in another order",
+          .source = "arXiv:1909.08053 (Megatron-LM)"};
 }
 
 ParallelTechnique replicas_row() {
@@ -148,6 +202,7 @@ void register_parallel_techniques(Registry<ParallelTechnique>& registry) {
                {.time_factor = 1.5,
                 .memory_factor = 0.6,
                 .words = "Each rank gathers parameters when an operator uses them, in forward and in backward."}),
+      tensor_row(),
       replicas_row(),
       reproducible_row()};
   for (const ParallelTechnique& row : rows) registry.add(with_conflicts(row));

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/ne.h>
 #include <ATen/ops/sum.h>
 
@@ -10,6 +11,7 @@
 #include "bellows/data/order/packing.h"
 #include "bellows/models/head.h"
 #include "bellows/nn/cross_entropy.h"
+#include "bellows/parallel/tensor/tensor_parallel.h"
 
 namespace bellows::train {
 
@@ -74,6 +76,11 @@ TokenLoss next_token_loss(const at::Tensor& scores, const data::Batch& batch) {
 
 at::Tensor token_loss(const Model& model, const at::Tensor& input, const at::Tensor& targets, double label_smoothing) {
   const auto without_scores = [&](const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias) {
+    if (parallel::is_divided(weight)) {  // tensor parallelism computes this loss without gathering the logits
+      const at::Tensor logits = at::linear(hidden, weight, bias.defined() ? std::optional(bias) : std::nullopt);
+      return at::cross_entropy_loss(logits.flatten(0, 1), targets.flatten(), {}, at::Reduction::Sum, -100,
+                                    label_smoothing);
+    }
     return nn::linear_cross_entropy(hidden, weight, bias, targets,
                                     {.label_smoothing = label_smoothing, .reduction = nn::Reduction::sum});
   };

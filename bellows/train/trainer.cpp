@@ -22,6 +22,7 @@
 #include "bellows/system/stop.h"
 #include "bellows/train/data/data_assembly.h"
 #include "bellows/train/recipe/rank_keys.h"
+#include "bellows/train/recipe/tensor_keys.h"
 #include "bellows/train/run/rank_changes.h"
 #include "bellows/train/run/resume_check.h"
 #include "bellows/train/run/run_folder.h"
@@ -276,6 +277,9 @@ void FitRun::say_unused_keys() {
   if (!recipe_.offload_shard_folder.empty() && loop_->ranks().size() == 1)
     log_warn("train: offload_shard_folder = ", recipe_.offload_shard_folder,
              " has no effect, because one process shards nothing. Start several ranks with `bellows launch`.");
+  if (tensor_ranks(recipe_) > 1 && loop_->ranks().size() == 1)
+    log_warn("train: mesh = ", recipe_.mesh,
+             " has no effect, because one process divides nothing. Start several ranks with `bellows launch`.");
   const int64_t steps = loop_->total_steps();
   if (recipe_.quantize != "none" && recipe_.quantize_start_step >= steps)
     log_warn("train: quantize = ", recipe_.quantize,
@@ -473,7 +477,7 @@ FitResult FitRun::go() {
     values.insert(values.end(), last_evaluation_.metrics.begin(), last_evaluation_.metrics.end());
     log_->hyperparameters(recipe_, values, loop_->step_count());
   }
-  loop_->ranks().gather_parameters();  // they stay complete when the ranks' optimizers are gone
+  loop_->ranks().complete_parameters();
   return std::move(result_);
 }
 

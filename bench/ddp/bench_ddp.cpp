@@ -9,7 +9,6 @@
 #include <sstream>
 #include <string_view>
 
-#include "bellows/comm/rendezvous/store.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/parallel/data_parallel.h"
 #include "bellows/parallel/zero/zero_optimizer.h"
@@ -17,6 +16,7 @@
 #include "bench/ddp/tasks.h"
 #include "bench/support/bench.h"
 #include "bench/support/peer_process.h"
+#include "bench/support/ranks.h"
 
 namespace bellows::bench {
 
@@ -25,25 +25,11 @@ namespace {
 constexpr double learning_rate = 1e-4;
 int ranks = 2;  // --ranks
 
-std::vector<std::string> with_world(const std::vector<std::string>& command) {
-  const int port = comm::Store::serve("127.0.0.1", 0).port();
-  std::vector<std::string> result = {"env",
-                                     "RANK=0",
-                                     "LOCAL_RANK=0",
-                                     "WORLD_SIZE=" + std::to_string(ranks),
-                                     "LOCAL_WORLD_SIZE=" + std::to_string(ranks),
-                                     "MASTER_ADDR=127.0.0.1",
-                                     "MASTER_PORT=" + std::to_string(port),
-                                     "OMP_NUM_THREADS=1"};
-  result.insert(result.end(), command.begin(), command.end());
-  return result;
-}
-
 /// All ranks of one side, in a variant at a time.
 class Side {
  public:
   Side(std::string name, const std::vector<std::string>& command)
-      : name_(std::move(name)), process_(with_world(command)) {}
+      : name_(std::move(name)), process_(with_world(command, ranks)) {}
 
   std::vector<double> losses(const std::string& variant, int64_t count) {
     return process_.ask_numbers("losses " + variant + " " + std::to_string(count));

@@ -1,13 +1,7 @@
 #include "bench/ddp/side.h"
 
-#include <sys/prctl.h>
-#include <unistd.h>
-
 #include <chrono>
-#include <csignal>
-#include <cstdlib>
 #include <fstream>
-#include <iostream>
 #include <optional>
 #include <sstream>
 
@@ -20,6 +14,7 @@
 #include "bellows/tap/allocator.h"
 #include "bench/ddp/tasks.h"
 #include "bench/ddp/trainer_loop.h"
+#include "bench/support/ranks.h"
 
 namespace bellows::bench {
 
@@ -175,34 +170,13 @@ std::string obey(const std::string& line, std::unique_ptr<Run>& run, const World
   return std::to_string(seconds_of(*run, count, world));
 }
 
-void start_others() {
-  if (std::getenv("RANK")[0] != '0') return;
-  for (int rank = 1; rank < std::atoi(std::getenv("WORLD_SIZE")); ++rank) {
-    if (fork() != 0) continue;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    setenv("RANK", std::to_string(rank).c_str(), 1);
-    setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
-    execl("/proc/self/exe", "bench_ddp", "--serve", nullptr);
-    _exit(127);
-  }
-}
-
 }  // namespace
 
 int serve_rank(double learning_rate) {
-  start_others();
+  start_other_ranks("bench_ddp");
   const World world = init();
   std::unique_ptr<Run> run;
-  const bool first = world.rank() == 0;
-  if (first) std::cout << "ready" << std::endl;
-  for (std::string line; !first || std::getline(std::cin, line);) {
-    line = comm::broadcast_string(line, 0, world);
-    if (line.empty()) break;
-    const std::string answer = obey(line, run, world, learning_rate);
-    if (first) std::cout << answer << std::endl;
-  }
-  if (first) comm::broadcast_string("", 0, world);
-  return 0;
+  return serve_commands(world, [&](const std::string& line) { return obey(line, run, world, learning_rate); });
 }
 
 }  // namespace bellows::bench

@@ -225,6 +225,7 @@ TEST(ParallelTechniques, KeepTheOtherSettings) {
   recipe.target_accuracy = 0.75;
   for (const ComparedRecipe& compared : parallel_recipes(recipe, 2, techniques)) {
     EXPECT_EQ(compared.recipe.target_accuracy, 0.75) << compared.name;
+    if (compared.name == "tensor") continue;  // no plan divides the default model
     EXPECT_EQ(compared.obstacle, "") << compared.name;
   }
 }
@@ -236,7 +237,7 @@ TEST(ParallelTechniques, ChangeTheRecipeOrSayWhyNot) {
   recipe.compile = "step";
   std::map<std::string, ComparedRecipe> by_name;
   for (ComparedRecipe& compared : parallel_recipes(recipe, 2, techniques)) by_name[compared.name] = compared;
-  ASSERT_EQ(by_name.size(), 7u);
+  ASSERT_EQ(by_name.size(), 8u);
   EXPECT_EQ(by_name["zero3"].recipe.data_parallel, "zero3");
   EXPECT_EQ(by_name["zero3"].ranks, 2);
   EXPECT_EQ(by_name["bf16_gradients"].recipe.gradient_compression, "bf16");
@@ -248,6 +249,29 @@ TEST(ParallelTechniques, ChangeTheRecipeOrSayWhyNot) {
   EXPECT_EQ(by_name["replicas"].obstacle, "");
   EXPECT_EQ(by_name["replicas"].ranks, 1);
   EXPECT_EQ(by_name["replicas"].recipe.replicas, 3);
+}
+
+TEST(ParallelTechniques, DivideModelsThatHaveAPlan) {
+  Registry<ParallelTechnique> techniques("technique");
+  register_parallel_techniques(techniques);
+  const auto tensor = [&](const Recipe& changed, int ranks) {
+    for (const ComparedRecipe& compared : parallel_recipes(changed, ranks, techniques)) {
+      if (compared.name == "tensor") return compared;
+    }
+    return ComparedRecipe{};
+  };
+  Recipe recipe;
+  EXPECT_THAT(tensor(recipe, 2).obstacle, HasSubstr("no automatic plan divides the layers of digits_resnet"));
+  recipe.tensor_plan = "*.conv: column";
+  EXPECT_EQ(tensor(recipe, 2).obstacle, "") << "the plan of the recipe";
+  EXPECT_EQ(tensor(recipe, 2).recipe.tensor_plan, "*.conv: column");
+  recipe.tensor_plan = "auto";
+  recipe.model = "bert-20m";
+  EXPECT_EQ(tensor(recipe, 2).obstacle, "");
+  EXPECT_EQ(tensor(recipe, 2).recipe.mesh, "tensor: 2");
+  EXPECT_THAT(tensor(recipe, 4).obstacle, HasSubstr("4 ranks do not divide the 6 attention heads of bert-20m"));
+  recipe.compile = "step";
+  EXPECT_THAT(tensor(recipe, 2).obstacle, HasSubstr("compile"));
 }
 
 }  // namespace bellows::train

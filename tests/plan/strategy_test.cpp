@@ -138,6 +138,27 @@ TEST(Strategy, AddsOneTechniqueAndThenSeveral) {
   EXPECT_LE(several.rows.back().bytes_per_rank, several.capacity);
 }
 
+TEST(Strategy, TensorParallelismOfModelsOfKnownSize) {
+  MemoryPlan plan = made_plan();
+  plan.model_size = {.layers = 4, .heads = 4, .head_width = 64, .inner = 1024};
+  plan.size.length = 128;
+  const StrategyChoice choice = choose_within(plan, enough, 2, 1e9);
+  const auto row = std::find_if(choice.rows.begin(), choice.rows.end(), [](const auto& r) { return !r.mesh.empty(); });
+  ASSERT_NE(row, choice.rows.end());
+  EXPECT_EQ(row->title(), "tensor parallelism");
+  EXPECT_EQ(row->data_parallel, "ddp");
+  EXPECT_EQ(row->mesh, "tensor: 2");
+  // Half of 1600 MiB, and for the 16 samples of both ranks (10 + 34 / 2) / 44 of 480 MiB, with 5 · 4 · 128 / 256 = 10.
+  EXPECT_NEAR(static_cast<double>(row->bytes_per_rank) / mib, 800 + 480 * 27.0 / 44, 10);
+  EXPECT_EQ(row->bytes_sent, (4 * 4 + 2) * int64_t{16} * 128 * 256 * 4);
+  EXPECT_DOUBLE_EQ(row->exchange_seconds, static_cast<double>(row->bytes_sent) / 1e9);
+  EXPECT_EQ(choice.chosen, 0u) << "DDP fits";
+  for (const StrategyRow& three : choose_within(plan, enough, 3).rows)
+    EXPECT_EQ(three.mesh, "") << "three ranks do not divide four heads";
+  plan.recipe.compile = "step";
+  for (const StrategyRow& compiled : choose_within(plan, enough, 2).rows) EXPECT_EQ(compiled.mesh, "");
+}
+
 TEST(Strategy, StatesHowManyRanksWouldBeEnough) {
   MemoryPlan plan = made_plan();
   plan.recipe.optimizer = "sgd";

@@ -152,17 +152,19 @@ TEST_P(KilledRanksTest, EndWithTheBitsOfTheRunThatWasNotKilled) {
   expect_kills_change_nothing(setup.settings, setup.ranks, all ? setup.slow_kills : setup.kills, random);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, KilledRanksTest,
-                         testing::Values(KilledRanks{"Zero2", {"data_parallel=zero2"}, 2, 1, 50},
-                                         KilledRanks{"Zero3", {"data_parallel=zero3"}, 2, 2, 50},
-                                         KilledRanks{"Offloaded",
-                                                     {"data_parallel=zero3", "bucket_mb=1", "offload_parameters=file",
-                                                      "offload_state=file", "offload_shard_folder=/tmp"},
-                                                     2,
-                                                     1,
-                                                     50},
-                                         KilledRanks{"Ddp", {"data_parallel=ddp"}, 3, 1, 50},
-                                         KilledRanks{"Compiled", {"data_parallel=ddp", "compile=step"}, 2, 1, 40}),
-                         [](const auto& setup) { return std::string(setup.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, KilledRanksTest,
+    testing::Values(KilledRanks{"Zero2", {"data_parallel=zero2"}, 2, 1, 50},
+                    KilledRanks{"Zero3", {"data_parallel=zero3"}, 2, 2, 50},
+                    KilledRanks{"Offloaded",
+                                {"data_parallel=zero3", "bucket_mb=1", "offload_parameters=file", "offload_state=file",
+                                 "offload_shard_folder=/tmp"},
+                                2,
+                                1,
+                                50},
+                    KilledRanks{"Tensor", {"mesh=tensor: 2", "tensor_plan=layers.0: column, layers.1: row"}, 2, 1, 50},
+                    KilledRanks{"Ddp", {"data_parallel=ddp"}, 3, 1, 50},
+                    KilledRanks{"Compiled", {"data_parallel=ddp", "compile=step"}, 2, 1, 40}),
+    [](const auto& setup) { return std::string(setup.param.name); });
 
 }  // namespace bellows::train

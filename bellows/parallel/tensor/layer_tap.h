@@ -33,6 +33,8 @@ class LayerTap final : public tap::ArgumentTap, public tap::OpCheck {
   void reset();
   /// Throws: c10::Error if no supported operator has used one of the divided weights so far
   void check_all_used() const;
+  /// Whether an output layer has computed divided logits.
+  bool has_divided_logits() const { return logits_ != nullptr; }
 
   /// Between the two calls, tensors outside of the divided layers contain this rank's slice of the sequence (dim 1).
   void set_sequence(bool on) { sequence_ = on; }

@@ -29,10 +29,14 @@ struct TensorParallel::State final : ShardedGradients {
         cuts(std::move(the_cuts)),
         tap(std::make_shared<LayerTap>(group, cuts, generator)),
         gradients(*this, gradient_parts()) {}
+  virtual ~State() = default;
 
   at::Tensor over_ranks(at::Tensor number, Over op) const override {
     return comm::all_reduce(number.clone(), group, op == Over::max ? comm::Reduce::max : comm::Reduce::sum);
   }
+
+  /// Calls `body`, which runs a forward pass of the inner model. Params: inputs – the same on all ranks
+  void run(const std::vector<at::Tensor>& inputs, const std::function<void()>& body);
 
   Model inner;  ///< the model without exchanges
   Model model;  ///< the model that callers use; it refers to this object weakly
@@ -66,6 +70,14 @@ std::string batch_line(const at::Tensor& input) {
   return line + " with checksum " + std::to_string(std::hash<std::string_view>()(bytes));
 }
 
+void check_batches(const std::vector<at::Tensor>& inputs, const comm::Group& group) {
+  std::vector<std::string> lines;
+  lines.reserve(inputs.size());
+  for (const at::Tensor& input : inputs) lines.push_back(batch_line(input));
+  check_same_lines("the ranks read different batches", "input", lines, group,
+                   "All ranks of a tensor axis must read the same batch.");
+}
+
 /// The model with its exchanges.
 class DividedModel final : public ModelWrapper {
   template <class Forward>
@@ -73,29 +85,10 @@ class DividedModel final : public ModelWrapper {
     const std::shared_ptr<State> state = state_.lock();
     TORCH_CHECK(state, "tensor parallelism: the TensorParallel object of model \"", inner().name(),
                 "\" no longer exists. Keep it while you use the model.");
-    if (state->group.size() == 1) {
-      const TensorParallel::Scope scope(state);
-      return forward();
-    }
-    if (state->first_forward) check_batches(inputs, state->group);
     const TensorParallel::Scope scope(state);
-    state->tap->reset();
-    auto outputs = [&] {
-      const tap::OpCheckGuard check(state->tap);
-      return forward();
-    }();
-    state->tap->reset();
-    if (state->first_forward) state->tap->check_all_used();
-    state->first_forward = false;
+    decltype(forward()) outputs;
+    state->run(inputs, [&] { outputs = forward(); });
     return outputs;
-  }
-
-  static void check_batches(const std::vector<at::Tensor>& inputs, const comm::Group& group) {
-    std::vector<std::string> lines;
-    lines.reserve(inputs.size());
-    for (const at::Tensor& input : inputs) lines.push_back(batch_line(input));
-    check_same_lines("the ranks read different batches", "input", lines, group,
-                     "All ranks of a tensor axis must read the same batch.");
   }
 
   std::weak_ptr<State> state_;
@@ -139,6 +132,19 @@ double mebibytes(int64_t bytes) {
 
 }  // namespace
 
+void TensorParallel::State::run(const std::vector<at::Tensor>& inputs, const std::function<void()>& body) {
+  if (group.size() == 1) return body();
+  if (first_forward) check_batches(inputs, group);
+  tap->reset();
+  {
+    const tap::OpCheckGuard check(tap);
+    body();
+  }
+  tap->reset();
+  if (first_forward) tap->check_all_used();
+  first_forward = false;
+}
+
 TensorParallel::Scope::Scope(std::shared_ptr<State> state) : state_(std::move(state)) {
   if (state_->scopes++ == 0) guard_ = std::make_shared<tap::ArgumentTapGuard>(state_->tap);
 }
@@ -157,6 +163,15 @@ const comm::Group& TensorParallel::group() const {
 
 at::Tensor TensorParallel::forward(const at::Tensor& input) const {
   return state_->model.forward(input);
+}
+
+void TensorParallel::run(const std::vector<at::Tensor>& inputs, const std::function<void()>& body) const {
+  const Scope scope(state_);
+  state_->run(inputs, body);
+}
+
+bool TensorParallel::has_divided_logits() const {
+  return state_->tap->has_divided_logits();
 }
 
 std::function<at::Tensor(const std::function<at::Tensor(const at::Tensor&)>&, const at::Tensor&)>
@@ -210,6 +225,25 @@ std::vector<comm::Shard> TensorParallel::shards() const {
   return model_shards(state_->inner, state_->cuts, state_->group);
 }
 
+std::vector<comm::Shard> TensorParallel::shards_of(const NamedTensors& local) const {
+  return shards_like(state_->inner, local, state_->cuts, state_->group);
+}
+
+void TensorParallel::restore_model() const {
+  if (state_->group.size() == 1) return;
+  const c10::NoGradGuard no_grad;
+  std::vector<comm::Shard> parts;
+  for (const TensorCut& cut : state_->cuts) {
+    for (comm::Shard& part : shards_of({{cut.name, cut.parameter.detach()}})) parts.push_back(std::move(part));
+  }
+  const NamedTensors complete = comm::gather(parts, state_->group);
+  for (size_t i = 0; i < complete.size(); ++i) {
+    at::Tensor parameter = state_->cuts[i].parameter;
+    parameter.mutable_grad().reset();
+    parameter.set_data(complete[i].second.to(parameter.device()));
+  }
+}
+
 std::vector<comm::Shard> TensorParallel::state_shards(const torch::optim::Optimizer& optimizer) const {
   return optimizer_shards(optimizer, state_->cuts, state_->group);
 }
@@ -235,6 +269,10 @@ std::string TensorParallel::describe() const {
   }
   return c10::str(state_->group.size(), " ranks, ", state_->cuts.size(), " of ", seen.size(), " parameters divided, ",
                   mebibytes(own), " of ", mebibytes(whole), " MiB on this rank");
+}
+
+bool is_divided(const at::Tensor& parameter) {
+  return dynamic_cast<const State*>(gradient_part(parameter).owner) != nullptr;
 }
 
 TensorParallel parallelize(const Model& model, const comm::Group& group, const TensorPlan& plan,

@@ -78,6 +78,14 @@ class TensorParallel {
   };
   [[nodiscard]] Scope scope() const { return Scope(state_); }
 
+  /// Calls `body`, which may run one forward pass of the original model, such as a loss function. While it runs, the
+  /// layers are divided as in forward(). Backward may run later, in a scope().
+  /// Params: inputs – tensors that must be equal on all ranks, such as those of the batch; compared once
+  /// Throws: like forward()
+  void run(const std::vector<at::Tensor>& inputs, const std::function<void()>& body) const;
+  /// Whether a forward pass has computed divided logits.
+  bool has_divided_logits() const;
+
   /// Returns a function for models::run_blocks_by(), which enables sequence parallelism: inside of the blocks, each rank
   /// computes norms, dropout and residuals for a part of the sequence (dim 1) only. This divides the memory of their
   /// activations by the number of ranks.
@@ -95,6 +103,13 @@ class TensorParallel {
   /// Describes this rank's parts of the model's parameters and buffers for a sharded checkpoint (checkpoint/sharded.h)
   /// or for comm::gather(). Any number of ranks, and one process, can load them.
   std::vector<comm::Shard> shards() const;
+  /// Describes tensors with the names and the sizes of this rank's parameters and buffers, such as their averages. The
+  /// parts are views of these tensors.
+  /// Throws: c10::ValueError if a name is not in the model's state_dict()
+  std::vector<comm::Shard> shards_of(const NamedTensors& local) const;
+  /// Gives the model its complete parameters back, on all ranks, and removes the gradients. Afterwards, only destroy this
+  /// object and what uses the parameters. Collective.
+  void restore_model() const;
   /// Describes this rank's parts of the optimizer's state, with the names of optim::state_dict().
   /// Throws: c10::ValueError if the state is not elementwise, as in Adafactor, or has low-bit tensors
   std::vector<comm::Shard> state_shards(const torch::optim::Optimizer& optimizer) const;
@@ -124,5 +139,8 @@ TensorParallel parallelize(const Model& model, const comm::Group& group, const T
 /// Throws: c10::ValueError if the axis does not exist
 TensorParallel parallelize(const Model& model, const comm::Mesh& mesh, const std::string& axis, const TensorPlan& plan,
                            const TensorOptions& options = {});
+
+/// Whether a TensorParallel object has divided this parameter.
+bool is_divided(const at::Tensor& parameter);
 
 }  // namespace bellows::parallel

@@ -72,9 +72,19 @@ const TensorCut* find_cut(const std::vector<TensorCut>& cuts, const at::Tensor& 
 
 std::vector<comm::Shard> model_shards(const Model& model, const std::vector<TensorCut>& cuts,
                                       const comm::Group& group) {
+  return shards_like(model, model.state_dict(), cuts, group);
+}
+
+std::vector<comm::Shard> shards_like(const Model& model, const NamedTensors& local, const std::vector<TensorCut>& cuts,
+                                     const comm::Group& group) {
+  const NamedTensors state = model.state_dict();
+  const std::map<std::string, at::Tensor> originals(state.begin(), state.end());
   std::vector<comm::Shard> shards;
-  for (const auto& [name, tensor] : model.state_dict()) {
-    if (const TensorCut* cut = find_cut(cuts, tensor)) {
+  for (const auto& [name, tensor] : local) {
+    const auto original = originals.find(name);
+    TORCH_CHECK_VALUE(original != originals.end(), "tensor parallelism: the model \"", model.name(),
+                      "\" has no tensor \"", name, "\".");
+    if (const TensorCut* cut = find_cut(cuts, original->second)) {
       append_parts(shards, name, tensor.detach(), *cut, group);
     } else {
       append_whole(shards, name, tensor.detach());

@@ -17,6 +17,9 @@ namespace bellows::parallel {
 const TensorCut* find_cut(const std::vector<TensorCut>& cuts, const at::Tensor& parameter);
 
 std::vector<comm::Shard> model_shards(const Model& model, const std::vector<TensorCut>& cuts, const comm::Group& group);
+/// The same for tensors with the names and the local sizes of the model's state.
+std::vector<comm::Shard> shards_like(const Model& model, const NamedTensors& local, const std::vector<TensorCut>& cuts,
+                                     const comm::Group& group);
 std::vector<comm::Shard> optimizer_shards(const torch::optim::Optimizer& optimizer, const std::vector<TensorCut>& cuts,
                                           const comm::Group& group);
 std::vector<comm::Shard> wanted_optimizer_shards(const torch::optim::Optimizer& optimizer,

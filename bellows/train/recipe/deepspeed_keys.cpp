@@ -286,7 +286,7 @@ constexpr DeepSpeedKey ds_keys[] = {
     {"pipeline", DeepSpeedKind::feature, "", "Pipeline parallelism is not available."},
     {"progressive_layer_drop", DeepSpeedKind::feature, "enabled", "Layers are not dropped during training."},
     {"sparse_attention", DeepSpeedKind::feature, "", "Attention is dense."},
-    {"tensor_parallel", DeepSpeedKind::feature, "", "Tensor parallelism is not available. Set data_parallel: zero3."},
+    {"tensor_parallel", DeepSpeedKind::feature, "", "Set mesh to {tensor: N} to divide the layers among N ranks."},
     {"use_data_before_expert_parallelism", DeepSpeedKind::boolean},
     {"vocabulary_size", DeepSpeedKind::any},
     {"disable_python_gc", DeepSpeedKind::boolean},

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "bellows/core/error.h"
+#include "bellows/train/recipe/tensor_keys.h"
 #include "bellows/train/task.h"
 
 namespace bellows::train {
@@ -47,16 +48,25 @@ std::string depends_on_ranks(const Recipe& recipe) {
 }
 
 std::string without_spaces(std::string text) {
-  std::erase_if(text, [](char c) { return c == ' ' || c == '{' || c == '}'; });
+  std::erase(text, ' ');
   return text;
+}
+
+/// Leaves out axes of size 1 that the mesh does not need, so that names of meshes are short.
+std::vector<comm::MeshAxis> needed_axes(std::vector<comm::MeshAxis> axes) {
+  for (comm::MeshAxis& axis : axes) axis.size = std::max(axis.size, 1);
+  const bool divides_layers = axes.back().size > 1;
+  if (!divides_layers) axes.pop_back();
+  if (divides_layers && axes[1].size == 1) axes.erase(axes.begin() + 1);
+  return axes;
 }
 
 void check_mesh_keys(const Recipe& recipe, const std::string& where) {
   const std::vector<comm::MeshAxis> axes = parse_mesh(recipe.mesh);
   const bool zero = recipe.data_parallel.starts_with("zero");
-  TORCH_CHECK_VALUE(axes.empty() || zero, "recipe: ", where, ": mesh = ", recipe.mesh,
-                    " works only with data_parallel zero1, zero2 and zero3, got ", recipe.data_parallel,
-                    ". Use one of them, or remove mesh.");
+  TORCH_CHECK_VALUE(axes.empty() || zero || axis_size(axes, "tensor") > 1, "recipe: ", where, ": mesh = ", recipe.mesh,
+                    " works only with data_parallel zero1, zero2 and zero3, or with an axis tensor, got ",
+                    recipe.data_parallel, ". Use one of them, or remove mesh.");
   TORCH_CHECK_VALUE(!recipe.shard_state_over_all || (!axes.empty() && zero && recipe.data_parallel != "zero1"),
                     "recipe: ", where,
                     ": shard_state_over_all works only with a mesh and data_parallel zero2 or zero3. Set both, or ",
@@ -96,15 +106,16 @@ void check_offload_keys(const Recipe& recipe, const std::string& where) {
 }  // namespace
 
 Recipe with_total_batch(Recipe recipe, int64_t ranks) {
-  if (recipe.batch_size_per_rank > 0) recipe.batch_size = recipe.batch_size_per_rank * ranks;
+  if (recipe.batch_size_per_rank > 0) recipe.batch_size = recipe.batch_size_per_rank * data_ranks(recipe, ranks);
   recipe.batch_size_per_rank = 0;
   return recipe;
 }
 
 std::vector<comm::MeshAxis> parse_mesh(const std::string& text) {
   if (text.empty()) return {};
-  std::vector<comm::MeshAxis> axes = {{"data", 0}, {"shard", 0}};
-  for (const std::string& item : split_list(without_spaces(text))) {
+  const std::vector<std::string> names = {"data", "shard", "tensor"};
+  std::vector<comm::MeshAxis> axes = {{"data", 0}, {"shard", 0}, {"tensor", 0}};
+  for (const std::string& item : split_list(without_spaces(without_braces(text)))) {
     const size_t colon = item.find_first_of(":=");
     const std::string name = item.substr(0, colon);
     int size = 0;
@@ -116,12 +127,21 @@ std::vector<comm::MeshAxis> parse_mesh(const std::string& text) {
                       "\".");
     const auto axis = std::find_if(axes.begin(), axes.end(), [&](const auto& a) { return a.name == name; });
     TORCH_CHECK_VALUE(axis != axes.end(), "recipe: mesh: no axis is called \"", name,
-                      "\". The axes are data and shard.", did_you_mean(name, {"data", "shard"}));
+                      "\". The axes are data, shard and tensor.", did_you_mean(name, names));
     TORCH_CHECK_VALUE(axis->size == 0, "recipe: mesh: the axis ", name, " occurs twice in \"", text, "\".");
     axis->size = size;
   }
-  for (comm::MeshAxis& axis : axes) axis.size = std::max(axis.size, 1);
-  return axes;
+  return needed_axes(std::move(axes));
+}
+
+int axis_size(const std::vector<comm::MeshAxis>& axes, const std::string& name) {
+  const auto axis = std::find_if(axes.begin(), axes.end(), [&](const auto& a) { return a.name == name; });
+  return axis == axes.end() ? 1 : axis->size;
+}
+
+std::string without_braces(std::string text) {
+  std::erase_if(text, [](char c) { return c == '{' || c == '}' || c == '"' || c == '\''; });
+  return text;
 }
 
 std::string mesh_text(const std::vector<comm::MeshAxis>& axes) {
@@ -143,6 +163,7 @@ void check_rank_keys(const Recipe& recipe, const std::string& where) {
                     ": reshard_after_forward = false works only with data_parallel zero3, got ", recipe.data_parallel,
                     ". Use zero3, or set reshard_after_forward: true.");
   check_mesh_keys(recipe, where);
+  check_tensor_keys(recipe, where);
   check_offload_keys(recipe, where);
   const std::string varies = recipe.reproducible_ranks > 0 ? depends_on_ranks(recipe) : "";
   TORCH_CHECK_VALUE(varies.empty(), "recipe: ", where, ": reproducible_ranks = ", recipe.reproducible_ranks, ", but ",

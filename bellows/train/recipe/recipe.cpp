@@ -15,6 +15,7 @@
 #include "bellows/train/recipe/key_checks.h"
 #include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/recipe/recipe_overlay.h"
+#include "bellows/train/recipe/tensor_keys.h"
 
 namespace bellows::train {
 
@@ -363,12 +364,27 @@ constexpr Row table[] = {
     {"mesh",
      &Recipe::mesh,
      {},
-     "hybrid sharding with zero1 to zero3, such as {data: 2, shard: 4}. shard: number of ranks that divide the state. "
-     "data: number of such groups, which hold the same state. Empty: all ranks divide the state"},
+     "how the ranks divide the work. Hybrid sharding with zero1 to zero3, such as {data: 2, shard: 4}. shard: number "
+     "of "
+     "ranks that divide the state. data: number of such groups, which hold the same state. Tensor parallelism with "
+     "ddp, "
+     "such as {data: 2, tensor: 2}. tensor: number of ranks that divide each layer and read the same samples. Empty: "
+     "all "
+     "ranks read different samples"},
     {"shard_state_over_all",
      &Recipe::shard_state_over_all,
      {},
      "with a mesh and zero2 or zero3, divide the optimizer state over all ranks, not only over the axis shard"},
+    {"tensor_plan",
+     &Recipe::tensor_plan,
+     {},
+     "with an axis tensor in mesh, patterns of layers and how they are divided (column, row, vocabulary), such as "
+     "{\"*.query\": column, \"*.output\": row}. auto: the plan for bert, distilbert, gpt and encoder_decoder"},
+    {"sequence_parallel",
+     &Recipe::sequence_parallel,
+     {},
+     "with an axis tensor in mesh, also divide norms, dropout and residuals along the sequence, which needs less "
+     "memory"},
     {"offload_parameters", &Recipe::offload_parameters, "none, host, file",
      "with zero3, where shards of parameters are stored between uses. host: memory of the host, no change on the CPU. "
      "file: a scratch file in offload_shard_folder",
@@ -618,6 +634,8 @@ std::string value_text(const Row& row, const Recipe& recipe) {
         using T = std::decay_t<decltype(value)>;
         if constexpr (std::is_same_v<T, std::string>) {
           if (&value == &recipe.mesh && !value.empty()) return "{" + mesh_text(parse_mesh(value)) + "}";
+          if (&value == &recipe.tensor_plan && value != "auto")
+            return "{" + tensor_plan_text(parse_tensor_plan(value)) + "}";
           return plain_in_yaml(value) ? value : quoted_in_yaml(value);
         } else if constexpr (std::is_same_v<T, bool>) {
           return value ? "true" : "false";
@@ -652,10 +670,10 @@ Recipe parse_over(Recipe recipe, std::string_view text, std::string_view where) 
     const std::string& key = item.first.Scalar();
     const Row& row = find_row(key, origin);
     TORCH_CHECK_VALUE(seen.insert(key).second, "recipe: ", origin.text(), ": the key \"", key, "\" occurs twice.");
-    const bool mesh = item.second.IsMap() && key == "mesh";
-    TORCH_CHECK_VALUE(mesh || item.second.IsScalar() || item.second.IsNull(), "recipe: ", origin.text(), ": ", key,
+    const bool is_map = item.second.IsMap() && (key == "mesh" || key == "tensor_plan");
+    TORCH_CHECK_VALUE(is_map || item.second.IsScalar() || item.second.IsNull(), "recipe: ", origin.text(), ": ", key,
                       ": expected one value (", type_of(row), "), got a list or a map.");
-    assign(row, recipe, mesh ? map_in_yaml(item.second) : text_in_yaml(item.second), origin);
+    assign(row, recipe, is_map ? map_in_yaml(item.second) : text_in_yaml(item.second), origin);
   }
   check_keys_together(recipe, std::string(where));
   return recipe;

@@ -99,6 +99,8 @@ struct Recipe {
   bool shard_frozen = false;
   std::string mesh;
   bool shard_state_over_all = false;
+  std::string tensor_plan = "auto";
+  bool sequence_parallel = false;
   std::string offload_parameters = "none";
   std::string offload_state = "none";
   std::string offload_shard_folder;

@@ -17,6 +17,7 @@
 
 #include "bellows/comm/collectives.h"
 #include "bellows/train/recipe/rank_keys.h"
+#include "bellows/train/recipe/tensor_keys.h"
 
 namespace bellows::train {
 
@@ -171,22 +172,25 @@ void share_notes(const comm::Group& ranks, int root, checkpoint::State& state) {
 }  // namespace
 
 int ranks_per_replica(const Recipe& recipe) {
-  return recipe.data_parallel == "ddp" || recipe.mesh.empty() ? 1 : parse_mesh(recipe.mesh).back().size;
+  return recipe.data_parallel == "ddp" || recipe.mesh.empty() ? 1 : axis_size(parse_mesh(recipe.mesh), "shard");
 }
 
 void check_replaceable_ranks(const Recipe& recipe, int launched_ranks) {
   const auto refuse = [](bool wrong, const std::string& what) {
     TORCH_CHECK_VALUE(!wrong, "train: with replaced ranks (bellows launch --replace-lost), ", what);
   };
+  refuse(tensor_ranks(recipe) > 1,
+         "mesh must not have an axis tensor, because the layers of each rank must be complete, got " + recipe.mesh +
+             ". Use --max-restarts without --replace-lost.");
   const bool zero = recipe.data_parallel.starts_with("zero");
   refuse(!zero && recipe.data_parallel != "ddp",
          "data_parallel must be ddp, zero1, zero2 or zero3, got " + recipe.data_parallel + ".");
   const std::vector<comm::MeshAxis> axes = parse_mesh(recipe.mesh);
-  refuse(zero && (axes.empty() || axes.front().size < 2 || axes.back().size < 2),
+  refuse(zero && (axis_size(axes, "data") < 2 || axis_size(axes, "shard") < 2),
          "data_parallel = " + recipe.data_parallel +
              " needs a second copy of each shard of the state. Set a mesh with " +
              "at least 2 replicas of at least 2 shards, such as {data: 2, shard: 2}, or data_parallel: ddp.");
-  const int mesh_ranks = zero ? axes.front().size * axes.back().size : launched_ranks;
+  const int mesh_ranks = zero ? axis_size(axes, "data") * axis_size(axes, "shard") : launched_ranks;
   refuse(mesh_ranks != launched_ranks, c10::str("mesh = ", recipe.mesh, " needs ", mesh_ranks, " ranks, got ",
                                                 launched_ranks, ". Start ", mesh_ranks, " ranks, or change the mesh."));
   refuse(recipe.shard_state_over_all,

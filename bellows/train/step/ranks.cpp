@@ -13,6 +13,7 @@
 #include <set>
 #include <sstream>
 
+#include "bellows/checkpoint/checkpoint.h"
 #include "bellows/checkpoint/sharded.h"
 #include "bellows/comm/mesh.h"
 #include "bellows/core/seed.h"
@@ -27,6 +28,8 @@
 #include "bellows/system/allocator_reuse.h"
 #include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/recipe/replica_keys.h"
+#include "bellows/train/recipe/tensor_keys.h"
+#include "bellows/train/step/tensor_ranks.h"
 #include "bellows/train/task.h"
 
 namespace bellows::train {
@@ -37,6 +40,8 @@ struct Ranks::State {
   comm::Group group;
   Model model;
   std::optional<comm::Mesh> mesh = {};
+  std::optional<comm::Group> samples = {};   ///< ranks that read different samples; empty if all read the same ones
+  std::unique_ptr<TensorRanks> tensor = {};  ///< with a mesh axis `tensor`
   std::string strategy;
   DataPrints prints{};
   bool elastic = false;                        ///< ranks can be lost and replaced
@@ -93,7 +98,8 @@ void check_same_recipe(const Job& job, const DataPrints& prints, const comm::Gro
 }
 
 void check_batch_per_rank(const Job& job) {
-  const int64_t per_rank = job.recipe.batch_size_per_rank, ranks = job.ranks ? job.ranks->size() : 1;
+  const int64_t per_rank = job.recipe.batch_size_per_rank;
+  const int64_t ranks = data_ranks(job.recipe, job.ranks ? job.ranks->size() : 1);
   const int64_t batch = job.train.loader_options().batch_size;
   TORCH_CHECK_VALUE(per_rank == 0 || batch == per_rank * ranks, "train: batch_size_per_rank = ", per_rank, " needs ",
                     "batches of ", per_rank * ranks, " samples with ", ranks, ranks == 1 ? " rank" : " ranks",
@@ -160,12 +166,28 @@ Ranks::Ranks(Job& job) : model_(job.model) {
   state_->elastic = job.elastic != nullptr;
   state_->fills_in_order = recipe.reproducible_ranks > 0;
   state_->skips_samples = job.train.loader_options().on_bad_sample == data::OnBadSample::skip;
-  job.train = job.train.distributed(group.rank(), group.size(), /*global_batch=*/true);
-  if (job.eval) job.eval = job.eval->distributed(group.rank(), group.size(), /*global_batch=*/true);
-  if (recipe.sync_batch_norm) state_->synchronizes_norms = parallel::convert_sync_batch_norm(job.model, group) > 0;
+  state_->samples = group;
+  if (!recipe.mesh.empty()) state_->mesh.emplace(group, mesh_of(job));
+  if (tensor_ranks(recipe) > 1) divide_layers(job);
+  job.train = job.train.distributed(data_rank(), data_size(), /*global_batch=*/true);
+  if (job.eval) job.eval = job.eval->distributed(data_rank(), data_size(), /*global_batch=*/true);
+  if (recipe.sync_batch_norm && data_group())
+    state_->synchronizes_norms = parallel::convert_sync_batch_norm(job.model, *data_group()) > 0;
+  exchange_gradients(job);
+  for (const at::Tensor& parameter : job.model.parameters()) {
+    if (parameter.requires_grad()) state_->trained.push_back(parameter);
+  }
+  // All ranks initialized the same weights, but ranks with different samples need different dropout masks.
+  if (data_group()) seed_everything(rank_seed(static_cast<uint64_t>(recipe.seed), data_rank()));
+  align_generators();
+}
+
+/// Sets up DDP or ZeRO among the ranks that read different samples.
+void Ranks::exchange_gradients(Job& job) {
+  const Recipe& recipe = job.recipe;
   const int stage = recipe.data_parallel == "ddp" ? 0 : recipe.data_parallel.back() - '0';
-  if (stage < 2) {
-    state_->ddp.emplace(job.model, group,
+  if (stage < 2 && data_group()) {
+    state_->ddp.emplace(job.model, *data_group(),
                         parallel::DistributedOptions{.hook = hook_of(recipe), .bucket_bytes = recipe.bucket_mb << 20});
   }
   try {
@@ -174,12 +196,13 @@ Ranks::Ranks(Job& job) : model_(job.model) {
     unshard(job);
     throw;
   }
-  for (const at::Tensor& parameter : job.model.parameters()) {
-    if (parameter.requires_grad()) state_->trained.push_back(parameter);
-  }
-  // All ranks initialized the same weights, but each needs its own dropout masks. Rank 0 continues like a single
-  // process.
-  seed_everything(rank_seed(static_cast<uint64_t>(recipe.seed), group.rank()));
+}
+
+/// The ranks of the axis `tensor` read the same samples.
+void Ranks::divide_layers(Job& job) {
+  state_->samples.reset();
+  if (state_->mesh->size("data") > 1) state_->samples = state_->mesh->group("data");
+  state_->tensor = std::make_unique<TensorRanks>(job, state_->mesh->group("tensor"));
 }
 
 /// Replaces the optimizers by sharded ones; with DDP (stage 0), nothing happens.
@@ -187,7 +210,6 @@ void Ranks::shard_optimizers(Job& job, int stage) {
   const Recipe& recipe = job.recipe;
   const comm::Group& group = state_->group;
   if (stage == 0) return;
-  if (!recipe.mesh.empty()) state_->mesh.emplace(group, mesh_of(job));
   for (auto& optimizer : job.optimizers) {
     parallel::ShardOptions options = shard_options(recipe, stage);
     options.shard_frozen = recipe.shard_frozen && &optimizer == &job.optimizers.front();
@@ -206,6 +228,26 @@ Ranks::~Ranks() = default;
 
 const comm::Group* Ranks::group() const {
   return state_ ? &state_->group : nullptr;
+}
+
+const comm::Group* Ranks::data_group() const {
+  return state_ && state_->samples ? &*state_->samples : nullptr;
+}
+
+bool Ranks::divides_layers() const {
+  return state_ && state_->tensor;
+}
+
+std::shared_ptr<void> Ranks::forward_scope() const {
+  return divides_layers() ? state_->tensor->scope() : nullptr;
+}
+
+Model Ranks::evaluated_model() const {
+  return divides_layers() ? state_->tensor->with_complete_logits() : model_;
+}
+
+void Ranks::align_generators() const {
+  if (divides_layers()) state_->tensor->align_generators();
 }
 
 const DataPrints* Ranks::data_prints() const {
@@ -230,7 +272,7 @@ void Ranks::after_backward() {
 }
 
 std::vector<int> Ranks::ranks_with_other_weights() const {
-  if (!state_ || shards_parameters()) return {};
+  if (!state_ || shards_parameters() || divides_layers()) return {};
   const at::NoGradGuard no_grad;
   const at::Tensor digests = parallel::weight_digests(state_->model.named_parameters(), state_->group);
   std::vector<int> others;
@@ -258,12 +300,13 @@ at::Tensor Ranks::loss_of_nothing() const {
 }
 
 bool Ranks::has_equal_share(const data::Batch& batch, int64_t batch_size) const {
-  return !state_ || (!state_->skips_samples && batch_size % size() == 0 && batch.size() * size() == batch_size &&
+  const int64_t ranks = data_size();
+  return !state_ || (!state_->skips_samples && batch_size % ranks == 0 && batch.size() * ranks == batch_size &&
                      batch.consumed() == (batch.index() + 1) * batch_size);
 }
 
 bool Ranks::shards_state() const {
-  return state_ && state_->strategy != "ddp";
+  return state_ && (state_->strategy != "ddp" || state_->tensor);
 }
 
 NamedTensors Ranks::own_state(const torch::optim::Optimizer& optimizer) {
@@ -274,6 +317,20 @@ NamedTensors Ranks::own_state(const torch::optim::Optimizer& optimizer) {
 void Ranks::load_own_state(torch::optim::Optimizer& optimizer, const NamedTensors& state) {
   auto* const sharded = dynamic_cast<parallel::ShardedOptimizer*>(&optimizer);
   sharded ? sharded->load_local_state(state) : optim::load_state_dict(optimizer, state);
+}
+
+void Ranks::load_complete_state(torch::optim::Optimizer& optimizer, const NamedTensors& state) const {
+  divides_layers() ? state_->tensor->load_complete_state(optimizer, state) : optim::load_state_dict(optimizer, state);
+}
+
+void Ranks::load_complete_model(const NamedTensors& values) const {
+  if (divides_layers()) return checkpoint::restore_model(model_, state_->tensor->slices_of(values));
+  with_full_parameters([&] { checkpoint::restore_model(model_, values); });
+}
+
+void Ranks::complete_parameters() const {
+  gather_parameters();
+  if (divides_layers()) state_->tensor->layers().restore_model();
 }
 
 void Ranks::unshard(Job& job) {
@@ -310,7 +367,7 @@ void Ranks::with_full_parameters(const std::function<void()>& body) const {
 bool Ranks::all_have_samples(const data::Batch& batch, int64_t batch_size) const {
   if (!state_ || state_->skips_samples) return !state_;
   const int64_t samples = batch.consumed() - batch.index() * batch_size;
-  return samples >= size() && (samples == batch_size || !state_->fills_in_order);
+  return samples >= data_size() && (samples == batch_size || !state_->fills_in_order);
 }
 
 Model Ranks::local_model() const {
@@ -323,6 +380,7 @@ Model Ranks::local_model() const {
 }
 
 checkpoint::Parts Ranks::parts_of(const NamedTensors& local) const {
+  if (divides_layers()) return state_->tensor->layers().shards_of(local);
   if (!shards_parameters()) return checkpoint::whole_parts(local);
   std::map<std::string, at::Tensor> rest(local.begin(), local.end());
   checkpoint::Parts parts;
@@ -337,6 +395,7 @@ checkpoint::Parts Ranks::parts_of(const NamedTensors& local) const {
 }
 
 NamedTensors Ranks::local_parts(const NamedTensors& complete) const {
+  if (divides_layers()) return state_->tensor->slices_of(complete);
   if (!shards_parameters()) return complete;
   NamedTensors local = local_model().state_dict();
   std::map<std::string, at::Tensor> whole(complete.begin(), complete.end());
@@ -346,7 +405,8 @@ NamedTensors Ranks::local_parts(const NamedTensors& complete) const {
   return local;
 }
 
-std::vector<comm::Shard> Ranks::parts_of(const torch::optim::Optimizer& optimizer) {
+std::vector<comm::Shard> Ranks::parts_of(const torch::optim::Optimizer& optimizer) const {
+  if (divides_layers()) return state_->tensor->layers().state_shards(optimizer);
   if (const auto* sharded = dynamic_cast<const parallel::ShardedOptimizer*>(&optimizer)) return sharded->state_shards();
   return checkpoint::whole_parts(optim::state_dict(optimizer));
 }
@@ -363,7 +423,8 @@ void Ranks::restore(const NamedTensors& state) {
 std::string Ranks::describe() const {
   if (!state_) return "";
   return c10::str(state_->strategy, ": ", state_->ddp ? state_->ddp->describe() : c10::str(size(), " ranks"),
-                  state_->mesh ? ", mesh " + state_->mesh->to_string() : "");
+                  state_->mesh ? ", mesh " + state_->mesh->to_string() : "",
+                  state_->tensor ? ", tensor parallelism: " + state_->tensor->layers().describe() : "");
 }
 
 }  // namespace bellows::train

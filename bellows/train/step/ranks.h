@@ -12,9 +12,11 @@
 
 namespace bellows::train {
 
+class TensorRanks;
+
 /// Connects a training loop with the other ranks of its job. The ranks divide the data, exchange gradients, and shard
-/// the optimizer state according to the recipe's `data_parallel`. If there is only one process, this class does
-/// nothing.
+/// the optimizer state according to the recipe's `data_parallel`. With a mesh axis `tensor`, the ranks of this axis read
+/// the same samples and divide the layers of the model. If there is only one process, this class does nothing.
 /// Threads: not thread-safe; all calls except simple getters are collective
 class Ranks {
  public:
@@ -31,6 +33,10 @@ class Ranks {
   const comm::Group* group() const;
   int rank() const { return group() ? group()->rank() : 0; }
   int size() const { return group() ? group()->size() : 1; }
+  /// Returns the ranks that read other samples than this rank, and this rank; null if this rank reads all samples.
+  const comm::Group* data_group() const;
+  int data_rank() const { return data_group() ? data_group()->rank() : 0; }
+  int data_size() const { return data_group() ? data_group()->size() : 1; }
   /// Returns the fingerprints of the job's data, which the ranks have already compared. Returns null if there is only
   /// this process.
   const DataPrints* data_prints() const;
@@ -45,6 +51,12 @@ class Ranks {
   void before_backward(const at::Tensor& loss);
   /// Call this function after backward.
   void after_backward();
+  /// Whether ranks divide the layers of the model (tensor parallelism).
+  bool divides_layers() const;
+  /// Returns a guard that must exist during forward and backward; null without tensor parallelism.
+  std::shared_ptr<void> forward_scope() const;
+  /// Returns the model whose outputs are complete, for evaluation.
+  Model evaluated_model() const;
   /// Returns the ranks whose weights differ from those of rank 0. Gradients are the same on all ranks, but the weights
   /// drift apart if a rank runs other machine code, because its compiler failed or its processor is of another kind.
   std::vector<int> ranks_with_other_weights() const;
@@ -60,11 +72,17 @@ class Ranks {
   /// Whether each rank certainly has a sample in this batch. The result is the same on all ranks.
   bool all_have_samples(const data::Batch& batch, int64_t batch_size) const;
 
-  /// Returns whether each rank stores only a part of the optimizer state (zero1, zero2, zero3).
+  /// Returns whether each rank stores only a part of the optimizer state (zero1, zero2, zero3, tensor parallelism).
   bool shards_state() const;
   /// Returns the state of an optimizer that this rank holds, in the form that a rank with the same shards can load.
   static NamedTensors own_state(const torch::optim::Optimizer& optimizer);
   static void load_own_state(torch::optim::Optimizer& optimizer, const NamedTensors& state);
+  /// Loads the state of an optimizer as one process saved it.
+  void load_complete_state(torch::optim::Optimizer& optimizer, const NamedTensors& state) const;
+  /// Loads complete values of the model's tensors.
+  void load_complete_model(const NamedTensors& values) const;
+  /// Call this function after the generators were restored from a checkpoint, which may have had other ranks.
+  void align_generators() const;
   /// Gives the job its own optimizers back, without state, so that it can be divided among other ranks. Calls no other
   /// rank. Afterwards, only destroy this object.
   void unshard(Job& job);
@@ -76,9 +94,11 @@ class Ranks {
   void gather_parameters() const;
   void release_parameters() const;
   void with_full_parameters(const std::function<void()>& body) const;
+  /// Gives the model complete parameters, which stay complete when this object is destroyed. Call it after the last step.
+  void complete_parameters() const;
 
   /// Returns the part of an optimizer's state that this rank holds.
-  static checkpoint::Parts parts_of(const torch::optim::Optimizer& optimizer);
+  checkpoint::Parts parts_of(const torch::optim::Optimizer& optimizer) const;
   /// Returns a view of the model in which each sharded parameter is the tensor of ShardedOptimizer::local_parameters().
   /// Without sharded parameters, it is the model. Do not call its forward().
   Model local_model() const;
@@ -97,6 +117,8 @@ class Ranks {
   std::string describe() const;
 
  private:
+  void divide_layers(Job& job);
+  void exchange_gradients(Job& job);
   void shard_optimizers(Job& job, int stage);
 
   struct State;

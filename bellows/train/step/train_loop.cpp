@@ -85,7 +85,7 @@ TrainLoop::TrainLoop(Job job)
       loader_(growth_.data(0).loader()),
       policy_(precision_policy(job_.recipe)),
       fast_random_(job_.recipe.fast_random),
-      activations_(job_.recipe, job_.model, ranks_.rank()),
+      activations_(job_.recipe, job_.model, ranks_.data_rank()),
       quantized_(job_, ranks_.size()),
       compiled_(job_.recipe),
       update_(job_.recipe),
@@ -151,8 +151,9 @@ void TrainLoop::take_step(data::Batch first, bool stop) {
   const int64_t batches = batches_per_step();
   const bool single = batches == 1 || epoch_ != epoch;
   const bool alone = single && !reproducible_.on() && ranks_.has_equal_share(*batch, growth_.batch_size(epoch));
-  GroupMean mean(ranks_.group(), std::max<int64_t>(growth_.batch_size(epoch) / ranks_.size(), 1), stop,
-                 (policy_.loss_scaling && policy_.low_weights && ranks_.group()) || !stepping_.empty());
+  GroupMean mean(ranks_.group(), std::max<int64_t>(growth_.batch_size(epoch) / ranks_.data_size(), 1), stop,
+                 (policy_.loss_scaling && policy_.low_weights && ranks_.group()) || !stepping_.empty(),
+                 ranks_.size() / ranks_.data_size());
   if (job_.elastic && job_.elastic->changed()) mean.request_rejoin();
   last_ids_.clear();
   for (int64_t i = 1; batch; ++i) {
@@ -182,7 +183,8 @@ void TrainLoop::take_step(data::Batch first, bool stop) {
 void TrainLoop::forward_backward(const data::Batch& batch, int64_t number, GroupMean& mean, bool alone, bool last) {
   PhaseClock clock;
   std::optional<StepOutput> output;
-  const QuantizedTraining::Guard quantized(quantized_, step_);  // also for recomputation in backward
+  const QuantizedTraining::Guard quantized(quantized_, step_);   // also for recomputation in backward
+  const std::shared_ptr<void> divided = ranks_.forward_scope();  // likewise
   reproducible_.begin_batch(step_, number);
   ranks_.before_forward(last || reproducible_.on(), ranks_.all_have_samples(batch, growth_.batch_size(batch.epoch())));
   {
@@ -282,9 +284,10 @@ void TrainLoop::replay(const data::Batch& batch) {
   job_.loss(batch).loss.backward();
 }
 
-/// With sharded parameters, the other ranks would have to take part in another forward pass.
+/// With sharded parameters or divided layers, the other ranks would have to take part in another forward pass.
 std::string TrainLoop::cause_of_bad_value(const data::Batch& batch) {
   if (ranks_.shards_parameters()) return "With data_parallel ddp, zero1 or zero2, the error also reports the cause.";
+  if (ranks_.divides_layers()) return "Without the mesh axis tensor, the error also reports the cause.";
   return blame_bad_value(job_, batch, [&] { replay(batch); });
 }
 
@@ -413,7 +416,7 @@ Evaluation TrainLoop::evaluate() {
   ranks_.gather_parameters();  // ranks may have different numbers of batches
   const QuantizedTraining::Guard quantized(quantized_, step_ - 1);
   const Evaluation result =
-      train::evaluate(job_.model, *eval_loader_, job_.recipe, job_.task, ranks_.group(), &compiled_);
+      train::evaluate(ranks_.evaluated_model(), *eval_loader_, job_.recipe, job_.task, ranks_.data_group(), &compiled_);
   ranks_.release_parameters();
   rates_.note_evaluation(result.loss);
   return result;
@@ -434,7 +437,7 @@ void TrainLoop::restore_optimizers(const NamedTensors& state, bool own_options, 
     if (i == 0) std::erase_if(own, [](const auto& item) { return item.first.find('/') != std::string::npos; });
     std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;
     for (const auto& group : job_.optimizers[i]->param_groups()) options.push_back(group.options().clone());
-    own_part ? Ranks::load_own_state(*job_.optimizers[i], own) : optim::load_state_dict(*job_.optimizers[i], own);
+    own_part ? Ranks::load_own_state(*job_.optimizers[i], own) : ranks_.load_complete_state(*job_.optimizers[i], own);
     for (const auto g : c10::irange(own_options ? options.size() : 0)) {
       job_.optimizers[i]->param_groups()[g].set_options(std::move(options[g]));
     }
@@ -510,7 +513,7 @@ void TrainLoop::restore_average(const NamedTensors& extra) {
 checkpoint::ShardedState TrainLoop::sharded_state() const {
   checkpoint::ShardedState state{.model = ranks_.parts_of(ranks_.local_model().state_dict()),
                                  .optimizer = {},
-                                 .extra = checkpoint::whole_parts(extra_state(ranks_.group())),
+                                 .extra = checkpoint::whole_parts(extra_state(ranks_.data_group())),
                                  .rng = checkpoint::rng_state(),
                                  .step = step_,
                                  .epoch = epoch_,
@@ -518,7 +521,7 @@ checkpoint::ShardedState TrainLoop::sharded_state() const {
                                  .recipe = job_.recipe.to_yaml()};
   for (checkpoint::Part& part : average_parts()) state.extra.push_back(std::move(part));
   for (const auto i : c10::irange(job_.optimizers.size())) {
-    for (checkpoint::Part& part : Ranks::parts_of(*job_.optimizers[i])) {
+    for (checkpoint::Part& part : ranks_.parts_of(*job_.optimizers[i])) {
       part.name = optimizer_prefix(i) + part.name;
       state.optimizer.push_back(std::move(part));
     }
@@ -540,7 +543,7 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options, bool o
   if (own_part) {
     restore_own_weights(state);
   } else {
-    ranks_.with_full_parameters([&] { checkpoint::restore_model(job_.model, state.model); });
+    ranks_.load_complete_model(state.model);
   }
   restore_optimizers(state.optimizer, own_options, own_part);
   for (const auto& [name, value] : state.extra) {
@@ -551,7 +554,7 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options, bool o
   if (!own_options || !below(state.extra, "scaler.").empty()) update_.restore(state.extra);
   metrics_ = TrainMetrics(job_.recipe.train_metrics);
   // Counts in a checkpoint include those of all ranks.
-  if (ranks_.rank() == 0 || own) metrics_.restore(below(state.extra, metrics_prefix));
+  if (ranks_.data_rank() == 0 || own) metrics_.restore(below(state.extra, metrics_prefix));
   rates_.restore(below(state.extra, "rates."));
   const NamedTensors sample_stats = below(state.extra, "sample_stats.");
   if (sample_stats_ && !(own_options && sample_stats.empty())) sample_stats_->load_state(sample_stats);
@@ -568,6 +571,7 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options, bool o
   last_loss_ = at::Tensor();
   // Empty on ranks that did not exist when the checkpoint was saved.
   if (!state.rng.empty()) checkpoint::set_rng_state(state.rng);
+  if (!own) ranks_.align_generators();
 }
 
 }  // namespace bellows::train

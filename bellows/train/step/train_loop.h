@@ -103,7 +103,7 @@ class TrainLoop {
 
   /// Returns the share of correctly classified training samples since the last call. The result is NaN if the recipe's
   /// train_metrics is none or the loss function returns no predictions. Waits for the device.
-  double take_accuracy() { return metrics_.take_accuracy(ranks_.group()); }
+  double take_accuracy() { return metrics_.take_accuracy(ranks_.data_group()); }
 
   /// Returns the loss of the last step, on its device. The tensor is undefined before the first step.
   const at::Tensor& last_loss() const { return last_loss_; }

@@ -49,8 +49,8 @@ ScaledStep* as_scaled(torch::optim::Optimizer& optimizer) {
 
 }  // namespace
 
-GroupMean::GroupMean(const comm::Group* ranks, int64_t share, bool stop, bool at_once)
-    : ranks_(ranks), stop_(stop), at_once_(at_once) {
+GroupMean::GroupMean(const comm::Group* ranks, int64_t share, bool stop, bool at_once, int copies)
+    : ranks_(ranks), copies_(copies), stop_(stop), at_once_(at_once) {
   // Must be the same on all ranks, whose batches may differ in size.
   if (ranks_) unit_ = at::scalar_tensor(std::exp2(std::floor(std::log2(share))), at::kDouble);
 }
@@ -66,12 +66,12 @@ at::Tensor GroupMean::weigh(const StepOutput& output, int64_t samples, bool alon
   count = count.detach().to(at::kDouble);
   if (!unit_.defined()) unit_ = count.clamp_min(1).log2().floor().exp2();  // a power of two is exact in every dtype
   if (at_once_) {
-    unit_ = (ranks_ ? comm::all_reduce(count.clone(), *ranks_) : count).clamp_min(1);
+    unit_ = (ranks_ ? comm::all_reduce(count.clone(), *ranks_).div(copies_) : count).clamp_min(1);
   } else {
     unit_ = unit_.to(count.device());
   }
   at::Tensor weight = output.is_sum ? unit_.reciprocal() : count.div(unit_);
-  if (ranks_) weight = weight.mul(ranks_->size());  // compensates for the mean over the ranks
+  if (ranks_) weight = weight.mul(ranks_->size() / copies_);  // compensates for the mean over the ranks
   const at::Tensor weighed = output.loss.mul(weight.to(output.loss.scalar_type()));
   total_ = total_.defined() ? total_.add(count) : count;
   sum_ = sum_.defined() ? sum_.add(weighed.detach()) : weighed.detach();
@@ -98,12 +98,12 @@ void GroupMean::receive() {
   const at::Tensor sums = std::exchange(pending_, std::nullopt)->wait();
   if (total_.defined()) {
     sum_ = sums[0].div(ranks_->size());
-    total_ = sums[1];
+    total_ = sums[1].div(copies_);
   } else {
     single_ = sums[0].div(sums[1]);
   }
   stops_ = sums[2];
-  all_samples_ = sums[3];
+  all_samples_ = sums[3].div(copies_);
   rejoins_ = sums[4];
 }
 

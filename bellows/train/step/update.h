@@ -27,7 +27,10 @@ class GroupMean {
   ///         at_once – true if gradients cannot be divided later, because they are in fp16, or because the optimizer
   ///                   consumes them during backward. The step must then have a single batch, and the ranks exchange
   ///                   their sample (or token) counts before backward. The factor u is then the total count N
-  explicit GroupMean(const comm::Group* ranks = nullptr, int64_t share = 1, bool stop = false, bool at_once = false);
+  ///         copies  – number of ranks that read the same samples (tensor parallelism). Gradients are then averaged over
+  ///                   ranks->size() / copies ranks
+  explicit GroupMean(const comm::Group* ranks = nullptr, int64_t share = 1, bool stop = false, bool at_once = false,
+                     int copies = 1);
 
   /// Weights the loss of a batch. If `alone` is true, a mean loss stays unweighted, unless StepOutput::count is defined
   /// and there are several ranks.
@@ -56,6 +59,7 @@ class GroupMean {
   void receive();
 
   const comm::Group* ranks_;
+  const int copies_;
   bool stop_, at_once_, rejoin_ = false;
   int64_t samples_ = 0;
   at::Tensor sum_, total_, unit_, single_, stops_, rejoins_, all_samples_;

@@ -1,15 +1,10 @@
 #include <gmock/gmock.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <future>
-
 #include "bellows/amp/autocast.h"
-#include "bellows/comm/world.h"
 #include "bellows/models/blocks.h"
 #include "bellows/parallel/ddp/distributed_data_parallel.h"
 #include "bellows/recompute/activation_checkpoint.h"
-#include "tests/comm/launched.h"
+#include "tests/parallel/own_processes.h"
 #include "tests/parallel/tensor/tensor_support.h"
 #include "tests/support/errors.h"
 
@@ -88,36 +83,16 @@ TEST(TensorTraining, CheckpointedDropoutRefusesAnotherGenerator) {
   }
 }
 
-void expect_checkpointed_dropout_on_this_rank() {
-  const comm::World world = comm::init();
-  ASSERT_EQ(world.size(), 2);
-  const Training how{.steps = 5, .dropout = 0.2, .default_generator = true, .prepare = checkpoint_blocks};
-  for (const Task& task : {bert_task(), gpt_task(), distilbert_task()}) {
-    SCOPED_TRACE(task.name);
-    const Outcome alone = train_alone(task, how);
-    expect_close(train_on_rank(task, how, world), alone, 1e-9);
-  }
-}
-
-// The test runs itself in two processes, because the ranks of run_ranks() share the default generator.
+// In processes, because the ranks of run_ranks() share the default generator.
 TEST(TensorTraining, CheckpointedDropoutOfTheDefaultGenerator) {
-  if (std::getenv("RANK")) return expect_checkpointed_dropout_on_this_rank();
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  std::string folder = (std::filesystem::temp_directory_path() / "bellows-tensor-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-  std::vector<std::future<comm::testing::Alone>> ranks;
-  for (int rank = 0; rank < 2; ++rank) {
-    const std::string command =
-        c10::str("env -u BELLOWS_TOKEN -u GTEST_OUTPUT OMP_NUM_THREADS=1 WORLD_SIZE=2 RANK=", rank,
-                 " BELLOWS_STORE=file://", folder, "/store timeout -k 1 120 ", self,
-                 " --gtest_filter=TensorTraining.CheckpointedDropoutOfTheDefaultGenerator 2>&1");
-    ranks.push_back(std::async(std::launch::async, comm::testing::run_shell, command));
-  }
-  for (auto& rank : ranks) {
-    const comm::testing::Alone outcome = rank.get();
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
-  }
-  std::filesystem::remove_all(folder);
+  run_processes(2, [](const comm::World& world, const std::string&) {
+    const Training how{.steps = 5, .dropout = 0.2, .default_generator = true, .prepare = checkpoint_blocks};
+    for (const Task& task : {bert_task(), gpt_task(), distilbert_task()}) {
+      SCOPED_TRACE(task.name);
+      const Outcome alone = train_alone(task, how);
+      expect_close(train_on_rank(task, how, world), alone, 1e-9);
+    }
+  });
 }
 
 TEST(TensorTraining, InSinglePrecision) {

@@ -1,0 +1,151 @@
+#include "bellows/train/step/tensor_ranks.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bellows/checkpoint/rng.h"
+#include "bellows/comm/collectives.h"
+#include "bellows/comm/shard.h"
+#include "bellows/models/blocks.h"
+#include "bellows/train/recipe/recipe_error.h"
+#include "bellows/train/recipe/tensor_keys.h"
+
+namespace bellows::train {
+
+namespace {
+
+using parallel::TensorParallel;
+
+parallel::TensorPlan plan_of(const Job& job) {
+  if (job.recipe.tensor_plan != "auto") return parse_tensor_plan(job.recipe.tensor_plan);
+  try {
+    return parallel::tensor_plan(job.model);
+  } catch (const c10::ValueError&) {
+    throw RecipeError(
+        {__func__, __FILE__, __LINE__},
+        c10::str("train: tensor_plan = auto, but the parameters of the model \"", job.model.name(),
+                 "\" are not named like those of bert, distilbert, gpt or encoder_decoder. Set "
+                 "tensor_plan to patterns with styles, such as {\"*.query\": column, \"*.output\": row}."));
+  }
+}
+
+void check_new_optimizers(const Job& job) {
+  for (const auto& optimizer : job.optimizers) {
+    TORCH_CHECK_VALUE(optimizer->state().empty(),
+                      "train: tensor parallelism divides the parameters, but an optimizer "
+                      "already has state for complete ones. Pass a new optimizer, and load its state afterwards.");
+  }
+}
+
+TensorParallel divided(const Job& job, const comm::Group& axis) {
+  check_new_optimizers(job);
+  return parallel::parallelize(job.model, axis, plan_of(job));
+}
+
+/// Only cross-entropy can use divided logits. Params: task – of the job
+void check_output(const TensorParallel& layers, const Task& task) {
+  TORCH_CHECK_VALUE(
+      !layers.has_divided_logits() || task.classifies_samples() || task.loss == LossKind::next_token,
+      "train: tensor_plan divides the output layer of the model \"", layers.model().name(),
+      "\", but only the losses cross_entropy and next_token support divided outputs. Leave this layer out "
+      "of tensor_plan.");
+}
+
+/// The loss function, which computes divided layers.
+LossFn divided_loss(LossFn loss, TensorParallel layers, Task task) {
+  return [loss = std::move(loss), layers = std::move(layers), task = std::move(task)](const data::Batch& batch) {
+    std::vector<at::Tensor> inputs;
+    for (const auto& [name, tensor] : batch.tensors()) inputs.push_back(tensor);
+    std::optional<StepOutput> output;
+    layers.run(inputs, [&] { output = loss(batch); });
+    check_output(layers, task);
+    if (layers.has_divided_logits() && output->predictions.defined())
+      output->predictions = layers.gather_logits(output->predictions.detach());
+    return *output;
+  };
+}
+
+class CompleteLogits final : public ModelWrapper {
+ public:
+  explicit CompleteLogits(TensorParallel layers) : ModelWrapper(layers.model()), layers_(std::move(layers)) {}
+
+  at::Tensor forward(const at::Tensor& input) override { return complete(inner().forward(input)); }
+  std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs) override {
+    std::vector<at::Tensor> outputs = inner().forward_all(inputs);
+    outputs.front() = complete(outputs.front());
+    return outputs;
+  }
+
+ private:
+  at::Tensor complete(const at::Tensor& output) const {
+    return layers_.has_divided_logits() ? layers_.gather_logits(output) : output;
+  }
+
+  TensorParallel layers_;
+};
+
+}  // namespace
+
+TensorRanks::TensorRanks(Job& job, const comm::Group& axis) : model_(job.model), layers_(divided(job, axis)) {
+  job.loss = divided_loss(std::move(job.loss), layers_, job.task);
+  if (!job.recipe.sequence_parallel) return;
+  const int64_t blocks = models::run_blocks_by(model_, nullptr);
+  check_recipe(blocks > 0, "train: sequence_parallel = true, but the model \"", model_.name(),
+               "\" does not define blocks. Set sequence_parallel: false.");
+  models::run_blocks_by(model_, layers_.sequence_blocks(blocks));
+  runs_blocks_ = true;
+}
+
+TensorRanks::~TensorRanks() {
+  if (runs_blocks_) models::run_blocks_by(model_, nullptr);
+}
+
+std::shared_ptr<void> TensorRanks::scope() const {
+  return std::shared_ptr<void>(new auto(layers_.scope()));
+}
+
+Model TensorRanks::with_complete_logits() const {
+  return Model(model_.name(), std::make_shared<CompleteLogits>(layers_));
+}
+
+void TensorRanks::align_generators() const {
+  NamedTensors states = checkpoint::rng_state();
+  for (auto& [name, state] : states) state = comm::broadcast(state.clone(), 0, layers_.group());
+  checkpoint::set_rng_state(states);
+}
+
+NamedTensors TensorRanks::slices_of(const NamedTensors& complete) const {
+  const c10::NoGradGuard no_grad;
+  const NamedTensors state = model_.state_dict();
+  const std::map<std::string, at::Tensor> own(state.begin(), state.end());
+  NamedTensors result = complete;
+  for (auto& [name, tensor] : result) {
+    const auto found = own.find(name);
+    if (found == own.end() || found->second.sizes() == tensor.sizes()) continue;
+    const at::Tensor slice = at::empty(found->second.sizes(), tensor.options());
+    for (const auto& [part_name, part, spec] : layers_.shards_of({{name, slice}}))
+      at::Tensor(part).copy_(comm::part_of(tensor, spec));
+    tensor = slice;
+  }
+  return result;
+}
+
+void TensorRanks::load_complete_state(torch::optim::Optimizer& optimizer, const NamedTensors& complete) const {
+  const c10::NoGradGuard no_grad;
+  std::vector<parallel::SavedTensor> saved;
+  for (const auto& [name, tensor] : complete)
+    saved.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec()});
+  const std::map<std::string, at::Tensor> values(complete.begin(), complete.end());
+  const std::vector<comm::Shard> wanted = layers_.wanted_shards(optimizer, saved);
+  for (const auto& [name, part, spec] : wanted) at::Tensor(part).copy_(comm::part_of(values.at(name), spec));
+  layers_.load_shards(optimizer, wanted);
+}
+
+}  // namespace bellows::train

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "bellows/comm/collectives.h"
+#include "bellows/comm/rendezvous/store.h"
+#include "bellows/comm/world.h"
+
+// The ranks of one side of a comparison are processes. Rank 0 is a PeerProcess, starts the other ranks, and forwards the
+// commands to them.
+namespace bellows::bench {
+
+/// Returns the command that starts rank 0 of some ranks with one thread each.
+inline std::vector<std::string> with_world(const std::vector<std::string>& command, int ranks) {
+  const int port = comm::Store::serve("127.0.0.1", 0).port();
+  std::vector<std::string> result = {"env",
+                                     "RANK=0",
+                                     "LOCAL_RANK=0",
+                                     "WORLD_SIZE=" + std::to_string(ranks),
+                                     "LOCAL_WORLD_SIZE=" + std::to_string(ranks),
+                                     "MASTER_ADDR=127.0.0.1",
+                                     "MASTER_PORT=" + std::to_string(port),
+                                     "OMP_NUM_THREADS=1"};
+  result.insert(result.end(), command.begin(), command.end());
+  return result;
+}
+
+/// In rank 0, starts this program again as the other ranks. They end with this process.
+inline void start_other_ranks(const char* program) {
+  if (std::getenv("RANK")[0] != '0') return;
+  for (int rank = 1; rank < std::atoi(std::getenv("WORLD_SIZE")); ++rank) {
+    if (fork() != 0) continue;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setenv("RANK", std::to_string(rank).c_str(), 1);
+    setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
+    execl("/proc/self/exe", program, "--serve", nullptr);
+    _exit(127);
+  }
+}
+
+/// Answers the commands that rank 0 reads from its standard input. All ranks call `obey`.
+inline int serve_commands(const World& world, const std::function<std::string(const std::string&)>& obey) {
+  const bool first = world.rank() == 0;
+  if (first) std::cout << "ready" << std::endl;
+  for (std::string line; !first || std::getline(std::cin, line);) {
+    line = comm::broadcast_string(line, 0, world);
+    if (line.empty()) break;
+    const std::string answer = obey(line);
+    if (first) std::cout << answer << std::endl;
+  }
+  if (first) comm::broadcast_string("", 0, world);
+  return 0;
+}
+
+}  // namespace bellows::bench

@@ -1,0 +1,94 @@
+#include "bench/tensor/side.h"
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <sstream>
+
+#include "bellows/optim/optimizers.h"
+#include "bellows/parallel/tensor/tensor_parallel.h"
+#include "bench/support/ranks.h"
+#include "bench/tensor/language_model.h"
+
+namespace bellows::bench {
+
+namespace {
+
+/// A variant: `layers` divides attention and linear layers. `vocabulary` also divides the embedding and the output layer,
+/// and computes the loss of divided logits. `sequence` also divides norms and residuals along the sequence.
+class TensorRun {
+ public:
+  TensorRun(const std::string& variant, const World& world, double learning_rate)
+      : language_(make_language_model()), batch_(make_lm_batch()), tensor_(divided(language_.model, variant, world)) {
+    if (variant == "sequence") language_.run_blocks_by(tensor_.sequence_blocks(lm_layers));
+    optimizer_.emplace(tensor_.model().parameters(), optim::AdamWOptions{.lr = learning_rate});
+  }
+
+  at::Tensor step() {
+    optimizer_->zero_grad();
+    const auto scope = tensor_.scope();
+    const at::Tensor loss = at::cross_entropy_loss(tensor_.forward(batch_.x).flatten(0, 1), batch_.y);
+    loss.backward();
+    optimizer_->step();
+    return loss;
+  }
+
+ private:
+  static parallel::TensorParallel divided(const Model& model, const std::string& variant, const World& world) {
+    parallel::TensorPlan plan = {{"*.query", parallel::column}, {"*.key", parallel::column},
+                                 {"*.value", parallel::column}, {"*.output", parallel::row},
+                                 {"*.up", parallel::column},    {"*.down", parallel::row}};
+    if (variant != "layers") {
+      plan.emplace_back("embed", parallel::vocabulary);
+      plan.emplace_back("head", parallel::vocabulary);
+    }
+    return parallel::parallelize(model, world, plan);
+  }
+
+  LanguageModel language_;
+  LmBatch batch_;
+  parallel::TensorParallel tensor_;
+  std::optional<optim::AdamW> optimizer_;
+};
+
+std::string losses_of(TensorRun& run, int64_t count) {
+  std::string text;
+  for (int64_t i = 0; i < count; ++i) text += (i > 0 ? " " : "") + std::to_string(run.step().item<double>());
+  return text;
+}
+
+double seconds_of(TensorRun& run, int64_t count, const World& world) {
+  comm::barrier(world);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < count; ++i) run.step();
+  comm::barrier(world);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+std::string obey(const std::string& line, std::unique_ptr<TensorRun>& run, const World& world, double learning_rate) {
+  std::istringstream words(line);
+  std::string command, variant;
+  int64_t count = 0;
+  words >> command;
+  if (command == "losses") {
+    words >> variant >> count;
+    run.reset();
+    run = std::make_unique<TensorRun>(variant, world, learning_rate);
+    return losses_of(*run, count);
+  }
+  words >> count;
+  return std::to_string(seconds_of(*run, count, world));
+}
+
+}  // namespace
+
+int serve_tensor_rank(double learning_rate) {
+  start_other_ranks("bench_tensor");
+  const World world = init();
+  std::unique_ptr<TensorRun> run;
+  return serve_commands(world, [&](const std::string& line) { return obey(line, run, world, learning_rate); });
+}
+
+}  // namespace bellows::bench

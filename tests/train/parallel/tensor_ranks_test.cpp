@@ -1,0 +1,396 @@
+// Tensor parallelism in recipes: ranks that divide the layers of a model train like one process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ops/mse_loss.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bellows/comm/collectives.h"
+#include "bellows/core/seed.h"
+#include "bellows/optim/optimizers.h"
+#include "tests/parallel/own_processes.h"
+#include "tests/parallel/tensor/tensor_support.h"
+#include "tests/train/support.h"
+
+namespace bellows::train::tensor_ranks_testing {
+
+namespace {
+
+namespace small = parallel::testing::tensor;
+using comm::World;
+using parallel::testing::run_processes;
+using parallel::testing::run_ranks;
+using ::testing::HasSubstr;
+
+constexpr int64_t texts = 25, words = 37, tokens = 6;
+
+Recipe divided_recipe(const std::string& mesh = "") {
+  Recipe recipe;
+  recipe.mesh = mesh;
+  recipe.batch_size = 6;  // 25 texts: the last batch of an epoch has one
+  recipe.gradient_accumulation_steps = 2;
+  recipe.max_grad_norm = 0.2;
+  recipe.lr = 0.01;
+  return recipe;
+}
+
+data::Dataset small_texts(int64_t batch) {
+  const at::Tensor segments = at::ones({texts, tokens}, at::kLong);
+  segments.slice(0, 3, 9).slice(1, 4).zero_();
+  segments.slice(0, 9, 14).slice(1, 2).fill_(2);
+  const at::Tensor ids = small::drawn_ids(words - 1, {texts, tokens}, 7) + 1;
+  return data::Dataset(data::from_tensors({{"tokens", ids}, {"segment_ids", segments}})).batch(batch).threads(0);
+}
+
+using MakeJob = std::function<Job(const Recipe&)>;
+
+Job job_of(const Recipe& recipe, const Model& model, LossFn loss, const data::Dataset& data, Task task) {
+  auto optimizer = std::make_shared<optim::AdamW>(model.parameters(), optim::AdamWOptions{.lr = recipe.lr});
+  Job job{recipe, model, {optimizer}, std::move(loss), data.shuffle(2), data};
+  job.task = std::move(task);
+  return job;
+}
+
+/// Predicts the next token, with a loss over the vocabulary.
+MakeJob language_job(double dropout) {
+  return [dropout](const Recipe& recipe) {
+    seed_everything(3);
+    const Model model = small::with_weights(small::gpt_task().make(dropout, false));
+    Task task{.loss = LossKind::next_token};
+    return job_of(recipe, model, next_token_loss(model, 0.1), small_texts(recipe.batch_size), task);
+  };
+}
+
+Job classifier_job(const Recipe& recipe) {
+  seed_everything(3);
+  const Model model = small::with_weights(models::bert({.num_labels = 3,
+                                                        .vocab_size = words,
+                                                        .hidden_size = 16,
+                                                        .num_hidden_layers = 2,
+                                                        .num_attention_heads = 4,
+                                                        .intermediate_size = 24,
+                                                        .hidden_dropout_prob = 0,
+                                                        .attention_probs_dropout_prob = 0,
+                                                        .max_position_embeddings = 8}));
+  const at::Tensor ids = small::drawn_ids(words, {texts, tokens}, 8), labels = small::drawn_ids(3, {texts}, 9);
+  const data::Dataset data = data::Dataset(data::from_tensors({{"tokens", ids}, {"label", labels}}));
+  return job_of(recipe, model, cross_entropy_loss(model), data.batch(recipe.batch_size).threads(0), Task{});
+}
+
+/// A model without an automatic plan, on 25 points.
+Job points_job(const Recipe& recipe) {
+  seed_everything(3);
+  const torch::nn::Sequential net(torch::nn::Linear(8, 12), torch::nn::Tanh(), torch::nn::Linear(12, 4));
+  const Model model = small::with_weights(Model::of(net, "net"));
+  const data::Dataset data = data::Dataset(
+      data::from_tensors({{"image", small::drawn({texts, 8}, 4)}, {"label", small::drawn_ids(4, {texts}, 5)}}));
+  return job_of(recipe, model, cross_entropy_loss(model), data.batch(recipe.batch_size).threads(0), Task{});
+}
+
+struct Outcome {
+  std::vector<at::Tensor> weights;
+  std::vector<double> losses;
+  double accuracy = 0;
+  Evaluation evaluation;
+  int64_t samples = 0, skipped = 0;
+};
+
+/// The outcome of 20 steps on the ranks of a group, or alone. The weights are complete.
+Outcome outcome_of(const MakeJob& make, const Recipe& recipe, const comm::Group* group, int64_t steps = 20) {
+  Job job = make(recipe);
+  if (group) job.ranks = *group;
+  TrainLoop loop(std::move(job));
+  loop.run_steps(steps);
+  Outcome outcome{.weights = {}, .losses = loop.take_losses(), .accuracy = loop.take_accuracy()};
+  outcome.evaluation = loop.evaluate();
+  outcome.samples = loop.sample_count();
+  outcome.skipped = loop.skipped_steps();
+  loop.ranks().complete_parameters();
+  outcome.weights = copies_of(loop.job().model);
+  return outcome;
+}
+
+void expect_alike(const Outcome& ranks, const Outcome& alone) {
+  constexpr double tolerance = 1e-9;
+  ASSERT_EQ(ranks.losses.size(), alone.losses.size());
+  for (size_t i = 0; i < alone.losses.size(); ++i)
+    EXPECT_NEAR(ranks.losses[i], alone.losses[i], tolerance) << "step " << i;
+  EXPECT_NEAR(ranks.evaluation.loss, alone.evaluation.loss, tolerance);
+  EXPECT_EQ(ranks.evaluation.samples, alone.evaluation.samples);
+  EXPECT_EQ(ranks.samples, alone.samples);
+  EXPECT_EQ(ranks.skipped, alone.skipped);
+  ASSERT_EQ(ranks.weights.size(), alone.weights.size());
+  for (size_t i = 0; i < alone.weights.size(); ++i)
+    EXPECT_TRUE(at::allclose(ranks.weights[i], alone.weights[i], tolerance, tolerance)) << "tensor " << i;
+  EXPECT_DOUBLE_EQ(ranks.evaluation.accuracy, alone.evaluation.accuracy);
+  EXPECT_TRUE(ranks.accuracy == alone.accuracy || std::isnan(alone.accuracy));
+}
+
+/// Params: recipe – of the ranks, with a mesh
+void expect_ranks_train_alike(const MakeJob& make, Recipe recipe, const comm::Group& group) {
+  SCOPED_TRACE(recipe.mesh);
+  const Outcome ranks = outcome_of(make, recipe, &group);
+  recipe.mesh = "";
+  recipe.tensor_plan = "auto";
+  recipe.sequence_parallel = false;
+  expect_alike(ranks, outcome_of(make, recipe, nullptr));
+}
+
+/// Ranks 0 and 1, or ranks 2 and 3.
+comm::Group pair_of(const World& world) {
+  const int first = world.rank() / 2 * 2;
+  return world.subgroup({first, first + 1}, c10::str("pair ", first / 2));
+}
+
+std::string error_on_two_ranks(const MakeJob& make, const std::vector<Recipe>& recipes) {
+  std::vector<Job> jobs;  // one after the other, because threads share the default generator
+  for (const Recipe& recipe : recipes) jobs.push_back(make(recipe));
+  return error_of([&] {
+    run_ranks(2, [&](const comm::Group& group) {
+      Job& job = jobs[static_cast<size_t>(group.rank())];
+      job.ranks = group;
+      TrainLoop(std::move(job)).run_steps(1);
+    });
+  });
+}
+
+}  // namespace
+
+TEST(TensorRanks, GiveWhatOneProcessGives) {
+  run_processes(4, [](const World& world, const std::string&) {
+    const comm::Group pair = pair_of(world);
+    expect_ranks_train_alike(language_job(0.2), divided_recipe("tensor: 2"), pair);
+    expect_ranks_train_alike(classifier_job, divided_recipe("tensor: 2"), pair);
+    expect_ranks_train_alike(language_job(0), divided_recipe("data: 2, tensor: 2"), world);
+    expect_ranks_train_alike(classifier_job, divided_recipe("data: 2, tensor: 2"), world);
+  });
+}
+
+TEST(TensorRanks, WithOtherKeys) {
+  run_processes(2, [](const World& world, const std::string&) {
+    Recipe recipe = divided_recipe("tensor: 2");
+    recipe.sequence_parallel = true;
+    expect_ranks_train_alike(language_job(0.2), recipe, world);
+    recipe = divided_recipe("tensor: 2");
+    recipe.recompute = "blocks";
+    expect_ranks_train_alike(language_job(0.2), recipe, world);
+    recipe = divided_recipe("tensor: 2");
+    recipe.ema_decay = 0.9;
+    recipe.on_nan = "skip";
+    expect_ranks_train_alike(language_job(0), recipe, world);
+  });
+}
+
+// One process may skip other steps, because its loss does not compute gradients of logits in fp16.
+TEST(TensorRanks, AgreeOnTheScaleOfTheLoss) {
+  run_processes(2, [](const World& world, const std::string&) {
+    Recipe recipe = divided_recipe("tensor: 2");
+    recipe.precision = "fp16";
+    recipe.on_nan = "skip";
+    const MakeJob in_single_precision = [](const Recipe& of) {
+      Job job = language_job(0)(of);
+      job.model.to(at::kFloat);
+      return job;
+    };
+    const Outcome outcome = outcome_of(in_single_precision, recipe, &world.group());
+    EXPECT_GE(outcome.skipped, 1) << "the scale starts so high that gradients overflow";
+    EXPECT_LT(outcome.losses.back(), outcome.losses.front());
+    std::vector<at::Tensor> numbers = {at::tensor(outcome.losses, at::kDouble),
+                                       at::tensor(static_cast<double>(outcome.skipped), at::kDouble).view({1})};
+    for (const at::Tensor& weight : outcome.weights) numbers.push_back(weight.to(at::kDouble).flatten());
+    const at::Tensor all = comm::all_gather(at::cat(numbers), world);
+    EXPECT_TRUE(all[0].equal(all[1])) << "also the weights that each rank updates on its own";
+  });
+}
+
+TEST(TensorRanks, ARankThatEndsIsNamed) {
+  Recipe recipe = divided_recipe("tensor: 2");
+  recipe.tensor_plan = "0: column, 2: row";
+  std::vector<Job> jobs = {points_job(recipe), points_job(recipe)};
+  run_ranks(2, [&](const comm::Group& group) {
+    Job& job = jobs[static_cast<size_t>(group.rank())];
+    job.ranks = group;
+    TrainLoop loop(std::move(job));
+    loop.run_steps(1);
+    if (group.rank() == 1) return;
+    EXPECT_THAT(error_of([&] { loop.run_steps(1); }), HasSubstr("rank 1"));
+  });
+}
+
+TEST(TensorRanks, DivideLayersByAPlanOfTheRecipe) {
+  for (const auto& [mesh, ranks] : {std::pair{"tensor: 2", 2}, std::pair{"data: 2, tensor: 2", 4}}) {
+    Recipe recipe = divided_recipe(mesh);
+    for (const char* plan : {"0: column, 2: row", "{\"2\": vocabulary}"}) {  // the second one divides the logits
+      recipe.tensor_plan = plan;
+      SCOPED_TRACE(recipe.tensor_plan);
+      const Outcome alone = outcome_of(points_job, divided_recipe(), nullptr);
+      std::vector<Job> jobs;
+      for (int rank = 0; rank < ranks; ++rank) jobs.push_back(points_job(recipe));
+      std::vector<Outcome> outcomes(jobs.size());
+      run_ranks(ranks, [&](const comm::Group& group) {
+        const auto rank = static_cast<size_t>(group.rank());
+        outcomes[rank] = outcome_of([&](const Recipe&) { return std::move(jobs[rank]); }, recipe, &group);
+      });
+      for (const Outcome& outcome : outcomes) expect_alike(outcome, alone);
+    }
+  }
+}
+
+namespace {
+
+/// A part of a run: the ranks 0 to `ranks` - 1 train until a step.
+struct Phase {
+  int ranks;
+  std::string mesh;
+  int64_t end;  ///< 0: to the end
+};
+
+FitResult fit_on_ranks(const MakeJob& make, const Recipe& recipe, const comm::Group* group, int64_t end, bool resume,
+                       std::vector<at::Tensor>& weights) {
+  Callbacks callbacks;
+  Trainer* self = nullptr;
+  callbacks.on_step = [&](const TrainLoop& loop) {
+    if (loop.step_count() == end) self->request_stop();
+  };
+  Trainer trainer(recipe, callbacks);
+  self = &trainer;
+  trainer.resume(resume);
+  if (group) trainer.set_process_group(*group);
+  Job job = make(recipe);
+  const Model model = job.model;
+  const FitResult result = trainer.fit(std::move(job));
+  weights = copies_of(model);
+  return result;
+}
+
+/// Runs one phase after the other, and compares the last one with a run without interruption.
+void expect_run_moves(const MakeJob& make, const std::vector<Phase>& phases, const World& world,
+                      const std::string& folder) {
+  Recipe recipe = divided_recipe();
+  recipe.epochs = 4;  // of three steps
+  recipe.ema_decay = 0.9;
+  std::vector<at::Tensor> expected, weights;
+  const FitResult whole = fit_on_ranks(make, recipe, nullptr, 0, false, expected);
+  recipe.run_folder = folder;
+  FitResult last;
+  for (const Phase& phase : phases) {
+    SCOPED_TRACE(phase.mesh);
+    recipe.mesh = phase.mesh;
+    std::vector<int> members;
+    for (int rank = 0; rank < phase.ranks; ++rank) members.push_back(rank);
+    if (world.rank() < phase.ranks) {
+      std::optional<comm::Group> group;
+      if (phase.ranks > 1) group = world.subgroup(members, c10::str("phase ", phase.end));
+      const bool resumes = &phase != &phases.front();
+      last = fit_on_ranks(make, recipe, group ? &*group : nullptr, phase.end, resumes, weights);
+      EXPECT_EQ(last.stopped, phase.end > 0);
+    }
+    comm::barrier(world);
+  }
+  if (world.rank() > 0) return;
+  EXPECT_EQ(last.steps, whole.steps);
+  ASSERT_EQ(last.history.size(), whole.history.size());
+  for (size_t i = 0; i < whole.history.size(); ++i) {
+    EXPECT_NEAR(last.history[i].train_loss, whole.history[i].train_loss, 1e-9) << "epoch " << i;
+    EXPECT_NEAR(last.history[i].eval_loss, whole.history[i].eval_loss, 1e-9) << "epoch " << i;
+  }
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_TRUE(at::allclose(weights[i], expected[i], 1e-9, 1e-9)) << "tensor " << i;
+}
+
+}  // namespace
+
+TEST(TensorRanks, ARunMovesToOtherMeshesInTheMiddleOfEpochs) {
+  run_processes(4, [](const World& world, const std::string& folder) {
+    expect_run_moves(language_job(0), {{1, "", 2}, {2, "tensor: 2", 4}, {4, "data: 2, tensor: 2", 7}, {1, "", 0}},
+                     world, folder + "/mesh");
+    // With dropout: ranks that read the same samples draw the masks of one process.
+    expect_run_moves(language_job(0.2), {{1, "", 2}, {2, "tensor: 2", 4}, {4, "tensor: 4", 7}, {1, "", 0}}, world,
+                     folder + "/dropout");
+  });
+}
+
+TEST(TensorRanks, RecipesAreReadAndChecked) {
+  const Recipe recipe = Recipe::parse(
+      "mesh: {tensor: 2, data: 3}\nsequence_parallel: true\n"
+      "tensor_plan: {\"*.query\": column, \"*.attn\": column fused=3 transposed, head: vocabulary, \"*.out\": row}\n");
+  EXPECT_THAT(recipe.to_yaml(), HasSubstr("mesh: {data: 3, tensor: 2}\n"));
+  EXPECT_THAT(recipe.to_yaml(), HasSubstr("tensor_plan: {\"*.query\": column, \"*.attn\": column fused=3 transposed, "
+                                          "\"head\": vocabulary, \"*.out\": row}\n"));
+  EXPECT_EQ(Recipe::parse(recipe.to_yaml()).to_yaml(), recipe.to_yaml());
+  EXPECT_THAT(Recipe().to_yaml(), HasSubstr("tensor_plan: auto\n"));
+  const auto message = [](const std::string& text) { return error_of([&] { Recipe::parse(text); }); };
+  const auto with_mesh = [&](const std::string& text) { return message("mesh: {tensor: 2}\n" + text); };
+  EXPECT_THAT(message("tensor_plan: {a: row}"), HasSubstr("tensor_plan works only with an axis tensor in mesh"));
+  EXPECT_THAT(message("sequence_parallel: true"), HasSubstr("sequence_parallel works only with an axis tensor"));
+  EXPECT_THAT(
+      with_mesh("tensor_plan: {a: colum}"),
+      HasSubstr("no style is called \"colum\". The styles are column, row and vocabulary. Did you mean \"column\"?"));
+  EXPECT_THAT(with_mesh("tensor_plan: {a: column twice}"), HasSubstr("expected `transposed` or `fused=3`"));
+  EXPECT_THAT(with_mesh("tensor_plan: column"), HasSubstr("expected auto, or patterns with styles such as"));
+  EXPECT_THAT(with_mesh("data_parallel: zero2"),
+              HasSubstr("uses tensor parallelism, but data_parallel = zero2 shards"));
+  EXPECT_THAT(message("mesh: {shard: 2, tensor: 2}"), HasSubstr("the axis shard belongs to ZeRO"));
+  EXPECT_THAT(with_mesh("compile: step"), HasSubstr("compile = step records operators"));
+  EXPECT_THAT(with_mesh("optimizer: adafactor"), HasSubstr("adafactor uses statistics of complete tensors"));
+  EXPECT_THAT(with_mesh("gradient_compression: bf16"), HasSubstr("gradient_compression = bf16"));
+  EXPECT_THAT(with_mesh("reproducible_ranks: 2"), HasSubstr("reproducible_ranks = 2"));
+  EXPECT_THAT(with_mesh("sequence_parallel: true\nrecompute: blocks"), HasSubstr("both run the blocks of the model"));
+  EXPECT_THAT(with_mesh("recompute: blocks\nactivation_memory_budget: 0.5"), HasSubstr("repeat different exchanges"));
+}
+
+TEST(TensorRanks, JobsThatCannotBeDividedAreRefused) {
+  const auto error_with = [](const std::function<void(Recipe&)>& change, const MakeJob& make = points_job) {
+    Recipe recipe = divided_recipe("tensor: 2");
+    change(recipe);
+    return error_on_two_ranks(make, {recipe, recipe});
+  };
+  EXPECT_THAT(error_with([](Recipe&) {}), HasSubstr("the parameters of the model \"net\" are not named like those of"));
+  EXPECT_THAT(error_with([](Recipe& recipe) { recipe.tensor_plan = "layer: column"; }),
+              HasSubstr("the pattern \"layer\" of the plan matches no module"));
+  EXPECT_THAT(error_with([](Recipe& recipe) { recipe.mesh = "data: 2, tensor: 2"; }), HasSubstr("data 2 × tensor 2"));
+  const auto with_mse = [](const Recipe& recipe) {
+    Job job = points_job(recipe);
+    job.task.loss = LossKind::mse;
+    job.loss = [model = job.model](const data::Batch& batch) {
+      const at::Tensor output = model.forward(batch["image"]);
+      return at::mse_loss(output, at::zeros_like(output));
+    };
+    return job;
+  };
+  EXPECT_THAT(error_with([](Recipe& recipe) { recipe.tensor_plan = "2: vocabulary"; }, with_mse),
+              HasSubstr("only the losses cross_entropy and next_token support divided outputs"));
+  const auto after_a_step = [](const Recipe& recipe) {
+    Job job = points_job(recipe);
+    job.loss(data::Batch({{"image", small::drawn({2, 8}, 1)}, {"label", at::zeros({2}, at::kLong)}}, {}, {}))
+        .loss.backward();
+    job.optimizers.front()->step();
+    return job;
+  };
+  EXPECT_THAT(error_with([](Recipe& recipe) { recipe.tensor_plan = "0: column, 2: row"; }, after_a_step),
+              HasSubstr("already has state for complete ones"));
+}
+
+TEST(TensorRanks, RanksThatDifferAreNamed) {
+  Recipe recipe = divided_recipe("tensor: 2"), other = recipe;
+  recipe.tensor_plan = "0: column, 2: row";
+  other.tensor_plan = "2: vocabulary";
+  const std::string error = error_on_two_ranks(points_job, {recipe, other});
+  EXPECT_THAT(error, HasSubstr("is tensor_plan: {\"2\": vocabulary} on rank 1"));
+}
+
+TEST(TensorRanks, TheBatchMayBeSetForRanksWithOtherSamples) {
+  Recipe recipe = divided_recipe("tensor: 2");
+  recipe.tensor_plan = "0: column, 2: row";
+  recipe.batch_size_per_rank = 3;
+  EXPECT_THAT(error_on_two_ranks(points_job, {recipe, recipe}),
+              HasSubstr("batch_size_per_rank = 3 needs batches of 3 samples with 1 rank"));
+  recipe.batch_size = 3;
+  EXPECT_EQ(error_on_two_ranks(points_job, {recipe, recipe}), "");
+}
+
+}  // namespace bellows::train::tensor_ranks_testing
