@@ -2,40 +2,18 @@
 // all-to-all against the ring of Python's context_parallel, with the same kernel of libtorch.
 #include <c10/util/StringUtil.h>
 
-#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <string_view>
 
-#include "bellows/comm/rendezvous/store.h"
 #include "bench/context/side.h"
 #include "bench/support/bench.h"
 #include "bench/support/peer_process.h"
+#include "bench/support/ranks.h"
 
 namespace bellows::bench {
 
 namespace {
-
-std::vector<std::string> with_ranks(const std::vector<std::string>& command, int ranks) {
-  const int port = comm::Store::serve("127.0.0.1", 0).port();
-  const std::string size = std::to_string(ranks);
-  std::vector<std::string> result = {"env",
-                                     "RANK=0",
-                                     "LOCAL_RANK=0",
-                                     "WORLD_SIZE=" + size,
-                                     "LOCAL_WORLD_SIZE=" + size,
-                                     "MASTER_ADDR=127.0.0.1",
-                                     "MASTER_PORT=" + std::to_string(port),
-                                     "OMP_NUM_THREADS=1"};
-  result.insert(result.end(), command.begin(), command.end());
-  return result;
-}
-
-bool agree(const std::vector<double>& a, const std::vector<double>& b) {
-  bool result = a.size() == b.size() && !a.empty();
-  for (size_t i = 0; result && i < a.size(); ++i) result = std::abs(a[i] - b[i]) <= 1e-4 * std::abs(b[i]);
-  return result;
-}
 
 /// All ranks of each side.
 struct Sides {
@@ -43,9 +21,9 @@ struct Sides {
   std::optional<PeerProcess> python;
 
   Sides(int ranks, const Options& options)
-      : ours(with_ranks(our_command(), ranks)), gathering(with_ranks(our_command(), ranks)) {
+      : ours(with_world(our_command(), ranks)), gathering(with_world(our_command(), ranks)) {
     if (!options.peer_python.empty())
-      python.emplace(with_ranks({options.peer_python, source_dir() + "/bench/peers/context.py"}, ranks));
+      python.emplace(with_world({options.peer_python, source_dir() + "/bench/peers/context.py"}, ranks));
   }
 
   static std::vector<std::string> our_command() {
@@ -55,21 +33,17 @@ struct Sides {
 
 Row measure(const std::string& order, const std::string& method, int ranks, const Options& options, Sides& sides) {
   const std::vector<double> numbers = sides.ours.ask_numbers("numbers " + order + "." + method);
-  bool equal = agree(numbers, sides.gathering.ask_numbers("numbers " + order + ".gather"));
+  bool equal = close(numbers, sides.gathering.ask_numbers("numbers " + order + ".gather"), 1e-4);
   std::vector<Contestant> contestants = {sides.ours.as_contestant(method),
                                          sides.gathering.as_contestant("all keys gathered")};
   if (sides.python) {
-    equal = agree(numbers, sides.python->ask_numbers("numbers " + order + ".ring")) && equal;
+    equal = close(numbers, sides.python->ask_numbers("numbers " + order + ".ring"), 1e-4) && equal;
     contestants.push_back(sides.python->as_contestant("Python's ring"));
   }
-  const Plan plan{.window_s = options.quick ? 0.4 : 1.5,
-                  .windows = options.quick ? 5 : 15,
-                  .warmup = 1,
-                  .budget_s = options.quick ? 5 : 1e9};
   const ContextSizes sizes;
   const std::string title = c10::str(order, " attention, ", sizes.heads, " heads of ", sizes.width, ", ", sizes.tokens,
                                      " tokens on ", ranks, " ranks, ", method);
-  return time_row(title, "time of forward and backward", "ms", compare(contestants, plan), equal);
+  return time_row(title, "time of forward and backward", "ms", compare(contestants, steps_plan(options)), equal);
 }
 
 int run(const Options& options) {

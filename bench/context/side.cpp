@@ -1,23 +1,17 @@
 #include "bench/context/side.h"
 
 #include <ATen/ATen.h>
-#include <sys/prctl.h>
-#include <unistd.h>
 
-#include <chrono>
-#include <csignal>
-#include <cstdlib>
 #include <iomanip>
-#include <iostream>
 #include <memory>
 #include <sstream>
 #include <vector>
 
 #include "bellows/comm/collectives.h"
-#include "bellows/comm/world.h"
 #include "bellows/models/formula_weights.h"
 #include "bellows/parallel/context/context_attention.h"
 #include "bellows/parallel/context/sequence_layout.h"
+#include "bench/support/ranks.h"
 
 namespace bellows::bench {
 
@@ -65,14 +59,6 @@ class ContextRun {
   std::vector<at::Tensor> parts_;
 };
 
-double seconds_of_steps(ContextRun& run, int64_t count, const World& world) {
-  comm::barrier(world);
-  const auto begin = std::chrono::steady_clock::now();
-  for (int64_t i = 0; i < count; ++i) run.step();
-  comm::barrier(world);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 std::string obey_context(const std::string& line, std::unique_ptr<ContextRun>& run, const World& world,
                          const ContextSizes& sizes) {
   std::istringstream words(line);
@@ -85,37 +71,16 @@ std::string obey_context(const std::string& line, std::unique_ptr<ContextRun>& r
   }
   int64_t count = 0;
   words >> count;
-  return std::to_string(seconds_of_steps(*run, count, world));
-}
-
-void start_other_ranks() {
-  if (std::getenv("RANK")[0] != '0') return;
-  for (int rank = 1; rank < std::atoi(std::getenv("WORLD_SIZE")); ++rank) {
-    if (fork() != 0) continue;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    setenv("RANK", std::to_string(rank).c_str(), 1);
-    setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
-    execl("/proc/self/exe", "bench_context", "--serve", nullptr);
-    _exit(127);
-  }
+  return std::to_string(seconds_of_steps([&] { run->step(); }, count, world));
 }
 
 }  // namespace
 
 int serve_context_rank(const ContextSizes& sizes) {
-  start_other_ranks();
+  start_other_ranks("bench_context");
   const World world = init();
   std::unique_ptr<ContextRun> run;
-  const bool first = world.rank() == 0;
-  if (first) std::cout << "ready" << std::endl;
-  for (std::string line; !first || std::getline(std::cin, line);) {
-    line = comm::broadcast_string(line, 0, world);
-    if (line.empty()) break;
-    const std::string answer = obey_context(line, run, world, sizes);
-    if (first) std::cout << answer << std::endl;
-  }
-  if (first) comm::broadcast_string("", 0, world);
-  return 0;
+  return serve_commands(world, [&](const std::string& line) { return obey_context(line, run, world, sizes); });
 }
 
 }  // namespace bellows::bench

@@ -43,12 +43,6 @@ class Side {
   PeerProcess process_;
 };
 
-bool close(const std::vector<double>& a, const std::vector<double>& b, double tolerance = 2e-3) {
-  bool result = a.size() == b.size();
-  for (size_t i = 0; result && i < a.size(); ++i) result = std::abs(a[i] - b[i]) <= tolerance * std::abs(b[i]);
-  return result;
-}
-
 /// The whole batch in this process, with as many threads as there are ranks: as one model, or as replicas.
 class OneProcess {
  public:
@@ -101,13 +95,6 @@ struct Work {
   std::string task, title;
 };
 
-Plan plan(const Options& options) {
-  return {.window_s = options.quick ? 0.4 : 1.5,
-          .windows = options.quick ? 5 : 15,
-          .warmup = 1,
-          .budget_s = options.quick ? 5 : 1e9};
-}
-
 Row measure(const Work& work, const std::string& ours_as, const std::string& theirs_as, const Options& options,
             Side& ours, Side* theirs) {
   constexpr int64_t checked = 5;  // by then every task's loss has fallen
@@ -120,7 +107,7 @@ Row measure(const Work& work, const std::string& ours_as, const std::string& the
     equal = close(losses, theirs->losses(peers, checked), tolerance) && equal;
     sides.push_back(theirs->as_contestant(theirs_as));
   }
-  const Comparison comparison = compare(sides, plan(options));
+  const Comparison comparison = compare(sides, steps_plan(options));
   return time_row(work.title + ", " + ours_as + " against " + theirs_as, "time per step", "ms", comparison, equal);
 }
 
@@ -137,11 +124,11 @@ Row measure_one_process(const Work& work, const Options& options, Side& ours) {
   OneProcess replicas(work.task, ranks), alone(work.task, 1);
   const int64_t checked = options.quick ? 2 : 5;
   // Batch norm sees each part alone in replicas as in ranks.
-  const bool equal = close(replicas.losses(checked), ours.losses(work.task + ".ddp", checked));
+  const bool equal = close(replicas.losses(checked), ours.losses(work.task + ".ddp", checked), 2e-3);
   alone.losses(1);
   const Comparison comparison = compare({ours.as_contestant("DDP, ranks"), replicas.as_contestant("DP, replicas"),
                                          alone.as_contestant("one model, threads")},
-                                        plan(options));
+                                        steps_plan(options));
   return time_row(work.title + ", DDP against one process", "time per step", "ms", comparison, equal);
 }
 

@@ -1,6 +1,5 @@
 #include "bench/ddp/side.h"
 
-#include <chrono>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -108,14 +107,6 @@ std::string losses(Run& run, int64_t count, const World& world) {
   return text;
 }
 
-double seconds_of(Run& run, int64_t count, const World& world) {
-  comm::barrier(world);
-  const auto begin = std::chrono::steady_clock::now();
-  for (int64_t i = 0; i < count; ++i) run.step();
-  comm::barrier(world);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 /// The most bytes that this rank held at once in a step, model and optimizer included.
 std::string peak(const std::string& name, const World& world, double learning_rate) {
   tap::install_cpu_allocator();
@@ -167,7 +158,7 @@ std::string obey(const std::string& line, std::unique_ptr<Run>& run, const World
     return resident_peak(name, world, learning_rate);
   }
   words >> count;
-  return std::to_string(seconds_of(*run, count, world));
+  return std::to_string(seconds_of_steps([&] { run->step(); }, count, world));
 }
 
 }  // namespace

@@ -5,35 +5,14 @@
 #include <optional>
 #include <string_view>
 
-#include "bellows/comm/rendezvous/store.h"
 #include "bench/pipeline/side.h"
 #include "bench/support/bench.h"
 #include "bench/support/peer_process.h"
+#include "bench/support/ranks.h"
 
 namespace bellows::bench {
 
 namespace {
-
-std::vector<std::string> with_ranks(const std::vector<std::string>& command, int ranks) {
-  const int port = comm::Store::serve("127.0.0.1", 0).port();
-  const std::string size = std::to_string(ranks);
-  std::vector<std::string> result = {"env",
-                                     "RANK=0",
-                                     "LOCAL_RANK=0",
-                                     "WORLD_SIZE=" + size,
-                                     "LOCAL_WORLD_SIZE=" + size,
-                                     "MASTER_ADDR=127.0.0.1",
-                                     "MASTER_PORT=" + std::to_string(port),
-                                     "OMP_NUM_THREADS=1"};
-  result.insert(result.end(), command.begin(), command.end());
-  return result;
-}
-
-bool agree(const std::vector<double>& a, const std::vector<double>& b) {
-  bool result = a.size() == b.size() && !a.empty();
-  for (size_t i = 0; result && i < a.size(); ++i) result = std::abs(a[i] - b[i]) <= 1e-4 * std::abs(b[i]);
-  return result;
-}
 
 /// All ranks of each side.
 struct Sides {
@@ -41,9 +20,9 @@ struct Sides {
   std::optional<PeerProcess> python;
 
   Sides(int ranks, const Options& options)
-      : ours(with_ranks({std::filesystem::read_symlink("/proc/self/exe").string(), "--serve"}, ranks)) {
+      : ours(with_world({std::filesystem::read_symlink("/proc/self/exe").string(), "--serve"}, ranks)) {
     if (!options.peer_python.empty())
-      python.emplace(with_ranks({options.peer_python, source_dir() + "/bench/peers/pipeline.py"}, ranks));
+      python.emplace(with_world({options.peer_python, source_dir() + "/bench/peers/pipeline.py"}, ranks));
   }
 };
 
@@ -55,17 +34,13 @@ Row measure(const std::string& schedule, int ranks, const Options& options, Side
   bool equal = std::isfinite(losses.back()) && losses.back() < losses.front();
   std::vector<Contestant> contestants = {sides.ours.as_contestant(schedule)};
   if (sides.python) {
-    equal = agree(losses, sides.python->ask_numbers(command)) && equal;
+    equal = close(losses, sides.python->ask_numbers(command), 1e-4) && equal;
     contestants.push_back(sides.python->as_contestant("Python, " + schedule));
   }
-  const Plan plan{.window_s = options.quick ? 0.4 : 1.5,
-                  .windows = options.quick ? 5 : 15,
-                  .warmup = 1,
-                  .budget_s = options.quick ? 5 : 1e9};
   const PipelineSizes sizes;
   const std::string title = c10::str(sizes.blocks, " blocks of width ", sizes.width, ", ", sizes.tokens, " tokens in ",
                                      sizes.micro_batches, " micro-batches on ", ranks, " ranks, ", schedule);
-  return time_row(title, "time per step", "ms", compare(contestants, plan), equal);
+  return time_row(title, "time per step", "ms", compare(contestants, steps_plan(options)), equal);
 }
 
 int run(const Options& options) {

@@ -3,6 +3,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <functional>
@@ -13,6 +15,7 @@
 #include "bellows/comm/collectives.h"
 #include "bellows/comm/rendezvous/store.h"
 #include "bellows/comm/world.h"
+#include "bench/support/bench.h"
 
 // The ranks of one side of a comparison are processes. Rank 0 is a PeerProcess, starts the other ranks, and forwards the
 // commands to them.
@@ -33,6 +36,21 @@ inline std::vector<std::string> with_world(const std::vector<std::string>& comma
   return result;
 }
 
+/// How long the sides of a comparison of training steps run.
+inline Plan steps_plan(const Options& options) {
+  return {.window_s = options.quick ? 0.4 : 1.5,
+          .windows = options.quick ? 5 : 15,
+          .warmup = 1,
+          .budget_s = options.quick ? 5 : 1e9};
+}
+
+/// Whether numbers of two sides are equal, except for a relative tolerance.
+inline bool close(const std::vector<double>& a, const std::vector<double>& b, double tolerance) {
+  bool result = a.size() == b.size() && !a.empty();
+  for (size_t i = 0; result && i < a.size(); ++i) result = std::abs(a[i] - b[i]) <= tolerance * std::abs(b[i]);
+  return result;
+}
+
 /// In rank 0, starts this program again as the other ranks. They end with this process.
 inline void start_other_ranks(const char* program) {
   if (std::getenv("RANK")[0] != '0') return;
@@ -44,6 +62,15 @@ inline void start_other_ranks(const char* program) {
     execl("/proc/self/exe", program, "--serve", nullptr);
     _exit(127);
   }
+}
+
+/// Returns the time of `count` steps of all ranks.
+inline double seconds_of_steps(const std::function<void()>& step, int64_t count, const World& world) {
+  comm::barrier(world);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < count; ++i) step();
+  comm::barrier(world);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 /// Answers the commands that rank 0 reads from its standard input. All ranks call `obey`.

@@ -16,12 +16,6 @@ namespace {
 constexpr double learning_rate = 1e-4;
 constexpr int64_t checked = 5;  // by then the loss has fallen
 
-bool close(const std::vector<double>& a, const std::vector<double>& b) {
-  bool result = a.size() == b.size();
-  for (size_t i = 0; result && i < a.size(); ++i) result = std::abs(a[i] - b[i]) <= 2e-3 * std::abs(b[i]);
-  return result;
-}
-
 /// The processes of one side.
 struct TensorSide {
   TensorSide(std::string the_name, const std::vector<std::string>& command, int ranks)
@@ -35,23 +29,16 @@ struct TensorSide {
   PeerProcess process;
 };
 
-Plan plan(const Options& options) {
-  return {.window_s = options.quick ? 0.4 : 1.5,
-          .windows = options.quick ? 5 : 15,
-          .warmup = 1,
-          .budget_s = options.quick ? 5 : 1e9};
-}
-
 Row measure(const std::string& title, const std::string& variant, const Options& options, TensorSide& ours,
             TensorSide* theirs) {
   const std::vector<double> losses = ours.losses(variant);
   bool equal = std::isfinite(losses.back()) && losses.back() < losses.front();
   std::vector<Contestant> sides = {ours.as_contestant(variant)};
   if (theirs) {
-    equal = close(losses, theirs->losses(variant)) && equal;
+    equal = close(losses, theirs->losses(variant), 2e-3) && equal;
     sides.push_back(theirs->as_contestant(variant));
   }
-  return time_row(title, "time per step", "ms", compare(sides, plan(options)), equal);
+  return time_row(title, "time per step", "ms", compare(sides, steps_plan(options)), equal);
 }
 
 int run(const Options& options) {

@@ -2,7 +2,6 @@
 
 #include <torch/torch.h>
 
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -59,14 +58,6 @@ std::string losses_of(TensorRun& run, int64_t count) {
   return text;
 }
 
-double seconds_of(TensorRun& run, int64_t count, const World& world) {
-  comm::barrier(world);
-  const auto begin = std::chrono::steady_clock::now();
-  for (int64_t i = 0; i < count; ++i) run.step();
-  comm::barrier(world);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 std::string obey(const std::string& line, std::unique_ptr<TensorRun>& run, const World& world, double learning_rate) {
   std::istringstream words(line);
   std::string command, variant;
@@ -79,7 +70,7 @@ std::string obey(const std::string& line, std::unique_ptr<TensorRun>& run, const
     return losses_of(*run, count);
   }
   words >> count;
-  return std::to_string(seconds_of(*run, count, world));
+  return std::to_string(seconds_of_steps([&] { run->step(); }, count, world));
 }
 
 }  // namespace
