@@ -50,8 +50,12 @@ TEST(LadderComparison, ComparesStrategiesWithOneProcess) {
                     HasSubstr("ZeRO-3"), HasSubstr("replicas")));
   const ComparisonJson json = comparison_in(folder / "l.json");
   EXPECT_EQ(json["goal"], "comparison");
-  ASSERT_EQ(json["rungs"].size(), 7u);
+  ASSERT_EQ(json["rungs"].size(), 8u);
   for (const ComparisonJson& rung : json["rungs"]) {
+    if (rung["technique"] == "tensor") {
+      EXPECT_EQ(rung["verdict"], "does not apply") << rung;  // no plan divides the layers of this model
+      continue;
+    }
     const bool in_one = rung["technique"] == "replicas";
     EXPECT_EQ(rung["ranks"], in_one ? 1 : 2) << rung;
     EXPECT_EQ(rung["threads_per_rank"], in_one ? 2 : 1) << rung;
