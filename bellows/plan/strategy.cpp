@@ -306,7 +306,10 @@ StrategyChoice choose_strategy(const MemoryPlan& plan, const Situation& situatio
   for (int stage = 0; stage <= 3; ++stage) choice.rows.push_back(predictor.row(predictor.with_stage(stage)));
   const bool shards = choice.rows[zero3_row].needs.empty();
   if (shards) add_techniques(choice, predictor);
-  if (auto row = tensor_strategy(plan, situation, ranks, link_bytes_per_second)) choice.rows.push_back(std::move(*row));
+  if (auto row = tensor_strategy(plan, situation, ranks, link_bytes_per_second)) {
+    row->needs = choice.rows.front().needs;  // also with DDP
+    choice.rows.push_back(std::move(*row));
+  }
   if (shards) add_offloading(choice, predictor, plan.recipe);
   choice.chosen = first_that_fits(choice.rows);
   if (!choice.chosen) find_needed_ranks(choice, predictor);

@@ -97,7 +97,8 @@ std::string tensor_obstacle(const Recipe& recipe, int ranks) {
     const models::ModelEntry entry = resolve_model(recipe).model;
     const models::ModelSize size = entry.model_size ? entry.model_size(entry.input_shape[0]) : models::ModelSize{};
     if (entry.model_size && (size.heads % ranks != 0 || size.inner % ranks != 0))
-      reason = c10::str(ranks, " ranks do not divide the ", size.heads, " attention heads of ", recipe.model);
+      reason = c10::str(ranks, " ranks do not divide both the ", size.heads, " attention heads and the inner width ",
+                        size.inner, " of ", recipe.model);
     if (!entry.model_size) {
       const Model model = entry.make(10, std::max<int64_t>(entry.input_shape[0], 1));
       parallel::find_cuts(model, parallel::tensor_plan(model), ranks);

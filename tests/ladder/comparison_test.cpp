@@ -269,7 +269,8 @@ TEST(ParallelTechniques, DivideModelsThatHaveAPlan) {
   recipe.model = "bert-20m";
   EXPECT_EQ(tensor(recipe, 2).obstacle, "");
   EXPECT_EQ(tensor(recipe, 2).recipe.mesh, "tensor: 2");
-  EXPECT_THAT(tensor(recipe, 4).obstacle, HasSubstr("4 ranks do not divide the 6 attention heads of bert-20m"));
+  EXPECT_THAT(tensor(recipe, 4).obstacle,
+              HasSubstr("4 ranks do not divide both the 6 attention heads and the inner width"));
   recipe.compile = "step";
   EXPECT_THAT(tensor(recipe, 2).obstacle, HasSubstr("compile"));
 }

@@ -157,6 +157,12 @@ TEST(Strategy, TensorParallelismOfModelsOfKnownSize) {
     EXPECT_EQ(three.mesh, "") << "three ranks do not divide four heads";
   plan.recipe.compile = "step";
   for (const StrategyRow& compiled : choose_within(plan, enough, 2).rows) EXPECT_EQ(compiled.mesh, "");
+  plan.recipe.compile = "none";
+  plan.recipe.gradient_accumulation_dtype = "fp32";  // several ranks refuse it
+  const StrategyChoice refused = choose_within(plan, enough, 2);
+  EXPECT_FALSE(refused.chosen) << refused.reason;
+  EXPECT_EQ(refused.rows.back().mesh, "tensor: 2");
+  EXPECT_EQ(refused.rows.back().needs, "gradient_accumulation_dtype: auto");
 }
 
 TEST(Strategy, StatesHowManyRanksWouldBeEnough) {

@@ -148,7 +148,7 @@ constexpr DeepSpeedKey ds_keys[] = {
     {"gradient_allreduce_op", DeepSpeedKind::text, "\"mean\"", "Gradients are averaged over the ranks. Adapt lr."},
     {"sparse_gradients", DeepSpeedKind::boolean, "false", "Gradients of embeddings are sent as dense tensors."},
     {"communication_data_type", DeepSpeedKind::text, "*", "", "gradient_compression"},
-    {"seq_parallel_comm_data_type", DeepSpeedKind::text, "\"fp32\"", "Sequence parallelism is not available."},
+    {"seq_parallel_comm_data_type", DeepSpeedKind::text, "\"fp32\"", "Recipes do not divide sequences among ranks."},
     {"disable_allgather", DeepSpeedKind::boolean},
 
     // ZeRO.
@@ -228,7 +228,7 @@ constexpr DeepSpeedKey ds_keys[] = {
     // Activations.
     {"activation_checkpointing", DeepSpeedKind::section},
     {"activation_checkpointing.partition_activations", DeepSpeedKind::boolean, "false",
-     "Model parallelism is not available, so no ranks could share an activation."},
+     "Ranks do not share saved activations. Set recompute: blocks to save less of them."},
     {"activation_checkpointing.cpu_checkpointing", DeepSpeedKind::boolean, "false",
      "Set offload_folder to a folder on a fast disk. Activations stay there until backward."},
     {"activation_checkpointing.number_checkpoints", DeepSpeedKind::integer, "0",
@@ -283,7 +283,7 @@ constexpr DeepSpeedKey ds_keys[] = {
     {"hybrid_engine", DeepSpeedKind::feature, "enabled", "Training and text generation use separate models."},
     {"nebula", DeepSpeedKind::feature, "enabled", "async_checkpoints: true writes checkpoints in the background."},
     {"datastates", DeepSpeedKind::feature, "", "async_checkpoints: true writes checkpoints in the background."},
-    {"pipeline", DeepSpeedKind::feature, "", "Pipeline parallelism is not available."},
+    {"pipeline", DeepSpeedKind::feature, "", "Pipeline parallelism is not available in recipes."},
     {"progressive_layer_drop", DeepSpeedKind::feature, "enabled", "Layers are not dropped during training."},
     {"sparse_attention", DeepSpeedKind::feature, "", "Attention is dense."},
     {"tensor_parallel", DeepSpeedKind::feature, "", "Set mesh to {tensor: N} to divide the layers among N ranks."},

@@ -65,7 +65,7 @@ void check_mesh_keys(const Recipe& recipe, const std::string& where) {
   const std::vector<comm::MeshAxis> axes = parse_mesh(recipe.mesh);
   const bool zero = recipe.data_parallel.starts_with("zero");
   TORCH_CHECK_VALUE(axes.empty() || zero || axis_size(axes, "tensor") > 1, "recipe: ", where, ": mesh = ", recipe.mesh,
-                    " works only with data_parallel zero1, zero2 and zero3, or with an axis tensor, got ",
+                    " works only with data_parallel zero1, zero2 and zero3, or with an axis tensor of at least 2, got ",
                     recipe.data_parallel, ". Use one of them, or remove mesh.");
   TORCH_CHECK_VALUE(!recipe.shard_state_over_all || (!axes.empty() && zero && recipe.data_parallel != "zero1"),
                     "recipe: ", where,

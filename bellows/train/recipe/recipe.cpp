@@ -365,12 +365,9 @@ constexpr Row table[] = {
      &Recipe::mesh,
      {},
      "how the ranks divide the work. Hybrid sharding with zero1 to zero3, such as {data: 2, shard: 4}. shard: number "
-     "of "
-     "ranks that divide the state. data: number of such groups, which hold the same state. Tensor parallelism with "
-     "ddp, "
-     "such as {data: 2, tensor: 2}. tensor: number of ranks that divide each layer and read the same samples. Empty: "
-     "all "
-     "ranks read different samples"},
+     "of ranks that divide the state. data: number of such groups, which hold the same state. Tensor parallelism with "
+     "ddp, such as {data: 2, tensor: 2}. tensor: number of ranks that divide each layer and read the same samples. "
+     "Empty: all ranks read different samples"},
     {"shard_state_over_all",
      &Recipe::shard_state_over_all,
      {},

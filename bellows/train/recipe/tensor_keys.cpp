@@ -55,6 +55,7 @@ std::string style_text(const TensorStyle& style) {
 
 /// Returns the setting that does not work with tensor parallelism, with the reason; empty if there is none.
 std::string tensor_conflict(const Recipe& recipe) {
+  if (recipe.data_parallel == "dp") return "data_parallel = dp trains in one process";
   if (recipe.data_parallel != "ddp")
     return "data_parallel = " + recipe.data_parallel +
            " shards whole tensors, but each rank of the axis tensor holds other slices";

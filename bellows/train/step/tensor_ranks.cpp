@@ -44,8 +44,16 @@ void check_new_optimizers(const Job& job) {
   }
 }
 
+/// Params: job – with a complete model, which must stay complete if the job is refused
+void check_blocks(const Job& job) {
+  check_recipe(!job.recipe.sequence_parallel || models::run_blocks_by(job.model, nullptr) > 0,
+               "train: sequence_parallel = true, but the model \"", job.model.name(),
+               "\" does not define blocks. Set sequence_parallel: false.");
+}
+
 TensorParallel divided(const Job& job, const comm::Group& axis) {
   check_new_optimizers(job);
+  check_blocks(job);
   return parallel::parallelize(job.model, axis, plan_of(job));
 }
 
@@ -96,10 +104,12 @@ class CompleteLogits final : public ModelWrapper {
 TensorRanks::TensorRanks(Job& job, const comm::Group& axis) : model_(job.model), layers_(divided(job, axis)) {
   job.loss = divided_loss(std::move(job.loss), layers_, job.task);
   if (!job.recipe.sequence_parallel) return;
-  const int64_t blocks = models::run_blocks_by(model_, nullptr);
-  check_recipe(blocks > 0, "train: sequence_parallel = true, but the model \"", model_.name(),
-               "\" does not define blocks. Set sequence_parallel: false.");
-  models::run_blocks_by(model_, layers_.sequence_blocks(blocks));
+  try {
+    models::run_blocks_by(model_, layers_.sequence_blocks(models::run_blocks_by(model_, nullptr)));
+  } catch (...) {  // on all ranks, because it depends on the model only
+    layers_.restore_model();
+    throw;
+  }
   runs_blocks_ = true;
 }
 

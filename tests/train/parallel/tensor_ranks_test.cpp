@@ -306,7 +306,13 @@ void expect_run_moves(const MakeJob& make, const std::vector<Phase>& phases, con
 
 TEST(TensorRanks, ARunMovesToOtherMeshesInTheMiddleOfEpochs) {
   run_processes(4, [](const World& world, const std::string& folder) {
-    expect_run_moves(language_job(0), {{1, "", 2}, {2, "tensor: 2", 4}, {4, "data: 2, tensor: 2", 7}, {1, "", 0}},
+    expect_run_moves(language_job(0),
+                     {{1, "", 2},
+                      {2, "tensor: 2", 4},
+                      {4, "data: 2, tensor: 2", 6},
+                      {2, "", 8},  // DDP
+                      {4, "data: 2, tensor: 2", 10},
+                      {1, "", 0}},
                      world, folder + "/mesh");
     // With dropout: ranks that read the same samples draw the masks of one process.
     expect_run_moves(language_job(0.2), {{1, "", 2}, {2, "tensor: 2", 4}, {4, "tensor: 4", 7}, {1, "", 0}}, world,
@@ -328,10 +334,12 @@ TEST(TensorRanks, RecipesAreReadAndChecked) {
   EXPECT_THAT(message("tensor_plan: {a: row}"), HasSubstr("tensor_plan works only with an axis tensor in mesh"));
   EXPECT_THAT(message("sequence_parallel: true"), HasSubstr("sequence_parallel works only with an axis tensor"));
   EXPECT_THAT(
-      with_mesh("tensor_plan: {a: colum}"),
-      HasSubstr("no style is called \"colum\". The styles are column, row and vocabulary. Did you mean \"column\"?"));
+      with_mesh("tensor_plan: {a: colunm}"),
+      HasSubstr("no style is called \"colunm\". The styles are column, row and vocabulary. Did you mean \"column\"?"));
   EXPECT_THAT(with_mesh("tensor_plan: {a: column twice}"), HasSubstr("expected `transposed` or `fused=3`"));
   EXPECT_THAT(with_mesh("tensor_plan: column"), HasSubstr("expected auto, or patterns with styles such as"));
+  EXPECT_THAT(message("mesh: {tensor: 1}"), HasSubstr("or with an axis tensor of at least 2, got ddp"));
+  EXPECT_THAT(with_mesh("data_parallel: dp"), HasSubstr("but data_parallel = dp trains in one process"));
   EXPECT_THAT(with_mesh("data_parallel: zero2"),
               HasSubstr("uses tensor parallelism, but data_parallel = zero2 shards"));
   EXPECT_THAT(message("mesh: {shard: 2, tensor: 2}"), HasSubstr("the axis shard belongs to ZeRO"));
@@ -373,6 +381,19 @@ TEST(TensorRanks, JobsThatCannotBeDividedAreRefused) {
   };
   EXPECT_THAT(error_with([](Recipe& recipe) { recipe.tensor_plan = "0: column, 2: row"; }, after_a_step),
               HasSubstr("already has state for complete ones"));
+}
+
+TEST(TensorRanks, AModelThatIsRefusedStaysComplete) {
+  std::vector<std::pair<Model, std::vector<at::Tensor>>> before;
+  const MakeJob make = [&](const Recipe& recipe) {
+    const Model model = small::with_weights(small::series_task().make(0, false));
+    before.emplace_back(model, copies_of(model));
+    return job_of(recipe, model, cross_entropy_loss(model), points_job(recipe).train, Task{});
+  };
+  Recipe recipe = divided_recipe("tensor: 2");
+  recipe.sequence_parallel = true;
+  EXPECT_THAT(error_on_two_ranks(make, {recipe, recipe}), HasSubstr("does not support sequence parallelism"));
+  for (const auto& [model, weights] : before) expect_same_bits(copies_of(model), weights);
 }
 
 TEST(TensorRanks, RanksThatDifferAreNamed) {
