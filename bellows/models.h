@@ -11,7 +11,6 @@
 #include "bellows/models/head.h"
 #include "bellows/models/layer_transfer.h"
 #include "bellows/models/mlp.h"
-#include "bellows/models/model_parts.h"
 #include "bellows/models/model_size.h"
 #include "bellows/models/plugin.h"
 #include "bellows/models/register_model.h"

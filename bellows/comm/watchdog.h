@@ -76,6 +76,7 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
     std::vector<int> callers;   ///< the ranks that make the calls
     std::vector<int> all = {};  ///< the ranks of the group, whose end can be the cause of a failure
     int64_t first_number = 0;   ///< of the first call
+    bool between_two = false;   ///< calls by which one rank sends to another one
   };
   struct Blame {
     std::string text;

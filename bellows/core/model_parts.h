@@ -15,7 +15,7 @@ struct ModelPart {
   std::string name;
   /// The parameters and buffers that the part reads. Tied weights belong to several parts.
   std::vector<at::Tensor> tensors;
-  /// Computes the part's output.
+  /// Computes the part's output. The model must exist as long as the function is called.
   /// Params: x – output of the previous part; undefined for the first part
   ///         inputs – inputs of the model, such as token ids, from which a part may also compute a mask
   std::function<at::Tensor(const at::Tensor& x, const std::vector<at::Tensor>& inputs)> run;

@@ -7,8 +7,8 @@
 
 namespace bellows {
 
-/// Interface through which gradient clipping and GradScaler handle gradients that are sharded over ranks (ZeRO-2,
-/// ZeRO-3). Then no rank has a complete gradient.
+/// Interface through which gradient clipping and GradScaler handle gradients that are divided among ranks. With ZeRO-2
+/// and ZeRO-3, each rank has a shard of each gradient. In a pipeline, each rank has some of the gradients.
 class ShardedGradients {
  public:
   enum class Over { sum, max };

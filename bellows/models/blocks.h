@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "bellows/core/model.h"
+#include "bellows/core/model_parts.h"
 
 namespace bellows::models {
 
@@ -22,5 +23,14 @@ using RunBlock = std::function<at::Tensor(const Block& block, const at::Tensor& 
 /// Numerics: bit-identical if `run` calls the block
 /// Threads:  do not call it while the model runs
 int64_t run_blocks_by(const Model& model, RunBlock run);
+
+/// Divides a model into its embeddings, its blocks and its head, for pipeline parallelism
+/// (parallel/pipeline/pipeline.h). The parts use the modules of the model, which must exist as long as the parts.
+/// Returns:  parts for gpt(), bert() and distilbert()
+/// Numerics: running all parts in order is bit-identical to forward()
+/// Cost:     BERT and DistilBERT compute their padding mask in each block, instead of once
+/// Throws:   c10::ValueError if the model is another one. Encoder–decoders and U-Nets pass several tensors between
+///           their blocks, which parts do not support
+ModelParts model_parts(const Model& model);
 
 }  // namespace bellows::models

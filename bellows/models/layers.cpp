@@ -5,7 +5,6 @@
 
 #include "bellows/core/exporting.h"
 #include "bellows/models/layers_impl.h"
-#include "bellows/models/model_parts.h"
 #include "bellows/nn/activation.h"
 #include "bellows/nn/dropout_norm.h"
 #include "bellows/nn/norm.h"

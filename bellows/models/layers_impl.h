@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "bellows/core/model_parts.h"
 #include "bellows/models/blocks.h"
 #include "bellows/models/head.h"
 #include "bellows/models/tokens.h"

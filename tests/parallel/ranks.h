@@ -8,19 +8,23 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
 #include "bellows/comm/group_parts.h"
-#include "bellows/comm/rendezvous/store.h"
+#include "bellows/comm/rendezvous/store_impl.h"
 #include "bellows/comm/watchdog.h"
 
 namespace bellows::parallel::testing {
 
 /// Runs `body` once a rank, each on a thread of its own, connected over loopback as processes would be. What belongs to a
 /// process, such as the default generator, the ranks share; tests that need more start programs (tests/comm/launched.h).
+/// The store is in memory: for each connection to a TCP store, libtorch asks DNS for the name of the address, which can
+/// take 5 s.
 /// Throws: what the first rank threw that did
 inline void run_ranks(int count, const std::function<void(const comm::Group&)>& body, double timeout_s = 60) {
-  const comm::Store store = comm::Store::serve("127.0.0.1", 0);
+  const comm::Store store(
+      std::make_shared<comm::Store::State>(comm::Store::State{c10::make_intrusive<c10d::HashStore>(), 0}));
   std::vector<int> ranks;
   ranks.reserve(static_cast<size_t>(count));
   for (int rank = 0; rank < count; ++rank) ranks.push_back(rank);

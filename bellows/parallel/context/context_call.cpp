@@ -56,8 +56,7 @@ std::string mask_problem(const at::Tensor& mask, const at::Tensor& query, const 
   const bool for_keys = keys == key.size(2) || keys == key.size(2) * ranks;
   if (!for_keys || mask.dim() > 4 || !fits(2, 1) || !fits(3, query.size(1)) || !fits(4, query.size(0)))
     return "expected a mask [N or 1, heads or 1, 1, keys], the same for all queries, with the keys of this rank or of "
-           "all "
-           "ranks" +
+           "all ranks" +
            found;
   return mask.requires_grad() ? "masks that require a gradient are not supported" + found : "";
 }

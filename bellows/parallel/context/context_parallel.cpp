@@ -22,7 +22,6 @@ struct ContextParallel::State {
 
   comm::Group group;
   std::shared_ptr<ContextTap> tap;
-  int scopes = 0;
 };
 
 namespace {
@@ -106,14 +105,14 @@ ContextParallel::ContextParallel(const comm::Mesh& mesh, const std::string& axis
     : ContextParallel(mesh.group(axis), options) {}
 
 ContextParallel::Scope::Scope(std::shared_ptr<State> state) : state_(std::move(state)) {
-  if (state_->scopes++ > 0) return;
+  // Also if a scope exists already: it may be that of another thread. If the tap is installed twice, the first one
+  // computes.
   guards_.push_back(std::make_shared<tap::ArgumentTapGuard>(state_->tap));
   if (state_->group.size() > 1) guards_.push_back(std::make_shared<tap::OpCheckGuard>(state_->tap));
 }
 
 ContextParallel::Scope::~Scope() {
   while (!guards_.empty()) guards_.pop_back();
-  --state_->scopes;
 }
 
 const comm::Group& ContextParallel::group() const {

@@ -48,12 +48,11 @@ struct ContextBlocks {
 ///     bw::parallel::DistributedDataParallel ddp(model, mesh.group("context"));
 ///     at::cross_entropy_loss(ddp.forward(ids).flatten(0, 1), targets.flatten()).backward();
 ///
-/// Gradients: each rank computes its part of the gradients. Their mean over the ranks of the axis is the gradient of
-///            the
-/// mean of the ranks' losses. DistributedDataParallel over the axis, or over comm::combine() of the data axis and this
-/// axis, computes this mean, and so does average_gradients(). If the blocks gather the sequence, each rank has the loss
-/// of the complete sequence. Otherwise, use loss(). After the mean, all ranks have the same gradients, so optimizers
-/// and clip_grad_norm_() work unchanged.
+/// Gradients: each rank computes its part. The mean of the parts over the ranks of the axis is the gradient of the mean
+/// of the ranks' losses. DistributedDataParallel over the axis, or over comm::combine() of the data axis and this axis,
+/// computes this mean, and so does average_gradients(). If the blocks gather the sequence, each rank has the loss of
+/// the complete sequence. Otherwise, use loss(). After the mean, all ranks have the same gradients, so optimizers and
+/// clip_grad_norm_() work unchanged.
 ///
 /// Numerics: in fp64, loss, gradients and weights of 20 steps match one process to 1e-9, with dropout, gradient
 ///           accumulation and clipping (tests/parallel/context). docs/numerics.md lists the tolerances for fp32 and
@@ -108,9 +107,8 @@ class ContextParallel {
   /// Returns a function for models::run_blocks_by(). The first block of each stack gets this rank's part of the
   /// sequence (dim 1), and the last block of the last stack gathers it. Embeddings before the blocks are computed for
   /// the complete sequence, so the positions of the tokens do not change. Padding masks stay complete.
-  /// Params: stacks – the number of blocks of each stack: {count} for a model with one stack, where
-  ///         models::run_blocks_by()
-  ///                  returns `count`, and {encoder, decoder} for an encoder and a decoder with cross-attention
+  /// Params: stacks – the number of blocks of each stack: {count} for a model with one stack, where `count` is the
+  ///                  result of models::run_blocks_by(), and {encoder, decoder} for a model with cross-attention
   /// Throws: c10::ValueError if a stack is empty. Forward throws as slice()
   RunContextBlock blocks(const std::vector<int64_t>& stacks, const ContextBlocks& options = {}) const;
   RunContextBlock blocks(int64_t count, const ContextBlocks& options = {}) const {

@@ -41,7 +41,11 @@ comm::Shard whole_shard(const std::string& name, const at::Tensor& tensor) {
 using GroupPositions = std::vector<std::set<size_t>>;
 
 /// Joins the positions of all ranks. Collective.
-GroupPositions join_positions(const GroupPositions& own, const comm::Group& group) {
+/// Params: problem – a reason for which all ranks throw; "": none
+GroupPositions join_positions(const GroupPositions& own, const std::string& problem, const comm::Group& group) {
+  for (const std::string& found : comm::all_gather_strings(problem, group)) {
+    TORCH_CHECK_VALUE(found.empty(), "pipeline: ", found);
+  }
   std::string text = std::to_string(own.size());
   for (const auto& positions : own) {
     text += " " + std::to_string(positions.size());
@@ -113,26 +117,31 @@ std::vector<comm::Shard> HeldTensors::shards() const {
   return shards;
 }
 
-/// Returns the index that each parameter of this rank's optimizer has in the optimizer of one process. Collective.
+/// Returns the index that each parameter of this rank's optimizer has in the optimizer of one process. Collective: if
+/// a parameter belongs to no stage, all ranks throw.
 std::vector<size_t> HeldTensors::global_indexes(const torch::optim::Optimizer& optimizer,
                                                 const comm::Group& group) const {
   GroupPositions own;
+  std::string problem;
   std::vector<std::pair<size_t, size_t>> places;  // group and position of each parameter
   for (const auto& parameters : optimizer.param_groups()) {
     auto& positions = own.emplace_back();
     for (const at::Tensor& tensor : parameters.params()) {
       const auto found =
           std::find_if(all_.begin(), all_.end(), [&](const Parameter& one) { return one.tensor.is_same(tensor); });
-      TORCH_CHECK_VALUE(found != all_.end() && holds(tensor), "pipeline: a parameter of the optimizer with sizes [",
-                        c10::Join(", ", tensor.sizes()), "] belongs to no stage of rank ", rank_,
-                        ". Create the optimizer with Pipeline::parameters().");
+      if (found == all_.end() || !holds(tensor)) {
+        problem =
+            c10::str("a parameter of the optimizer with sizes [", c10::Join(", ", tensor.sizes()),
+                     "] belongs to no stage of rank ", rank_, ". Create the optimizer with Pipeline::parameters().");
+        continue;
+      }
       places.emplace_back(own.size() - 1, static_cast<size_t>(found - all_.begin()));
       positions.insert(places.back().second);
     }
   }
   std::vector<std::map<size_t, size_t>> index_of;  // by group and position
   size_t next = 0;
-  for (const auto& positions : join_positions(own, group)) {
+  for (const auto& positions : join_positions(own, problem, group)) {
     auto& indexes = index_of.emplace_back();
     for (const size_t position : positions) indexes[position] = next++;
   }

@@ -146,7 +146,10 @@ class TiedGradients {
     const c10::NoGradGuard no_grad;
     for (size_t i = 0; i < tied_.size(); ++i) {
       at::Tensor parameter = tied_[i].parameter;
-      if (!parameter.requires_grad()) continue;
+      if (!parameter.requires_grad()) {
+        parameter.mutable_grad() = before_[i];
+        continue;
+      }
       at::Tensor sum = parameter.grad().defined() ? parameter.grad() : at::zeros_like(parameter);
       sum = comm::all_reduce(sum.contiguous(), tied_[i].ranks);
       parameter.mutable_grad() = before_[i].defined() ? before_[i].add_(sum) : sum;

@@ -40,7 +40,8 @@ struct PipelineStepOptions {
   double loss_factor = 1;
   /// The loss is also multiplied by this number, for GradScaler: scaler.scale(at::ones({})). Undefined: 1.
   at::Tensor grad_scale = {};
-  /// Weight of a micro-batch in the mean, such as its number of tokens that count. Null: its number of samples.
+  /// Weight of a micro-batch in the mean, such as its number of tokens that count. Null: its number of samples. The
+  /// loss function is not called for micro-batches of weight 0.
   std::function<double(const std::vector<at::Tensor>& targets)> weight = nullptr;
 };
 
@@ -51,6 +52,7 @@ struct PipelineStepOptions {
 ///     auto schedule = bw::parallel::one_forward_one_backward(group.size(), 8);
 ///     auto pipeline = bw::parallel::pipeline(bw::models::model_parts(model), group, {.schedule = schedule});
 ///     bw::optim::AdamW optimizer(pipeline.parameters());
+///     optimizer.zero_grad();
 ///     const double loss = pipeline.step({ids}, {targets}, loss_function);  // forward and backward
 ///     bw::optim::clip_grad_norm_(pipeline.parameters(), 1.0);              // the norm over all stages
 ///     optimizer.step();
@@ -103,7 +105,7 @@ class Pipeline {
   void set_steps(int64_t steps);
 
   /// Sends the sizes of outputs again in the next step. Needed only if sizes change although the sizes of the inputs do
-  /// not. Call it on all ranks.
+  /// not, or after you freeze or unfreeze parameters. Call it on all ranks.
   void forget_sizes();
 
   /// Describes this rank's parameters and buffers for a sharded checkpoint (checkpoint/sharded.h) or for
@@ -112,7 +114,7 @@ class Pipeline {
   /// Describes this rank's part of the optimizer's state, with the names that optim::state_dict() has in one process
   /// whose optimizer lists the parameters in the order of the model. All ranks need the same number of parameter
   /// groups. Parameters of a group must be in the order of the model. Collective.
-  /// Throws: c10::ValueError if a parameter of the optimizer belongs to no stage of this rank
+  /// Throws: c10::ValueError on all ranks if a parameter of a rank's optimizer belongs to no stage of this rank
   std::vector<comm::Shard> state_shards(const torch::optim::Optimizer& optimizer) const;
   /// Returns parts for the saved state of an optimizer. Fill their tensors, then call load_shards(). Collective.
   /// Params: saved – the tensors of the checkpoint
@@ -124,7 +126,8 @@ class Pipeline {
   /// Numerics: ranks of one machine have the same clock; the times of other machines are shifted
   PipelineTimeline timeline() const;
 
-  /// Returns a text such as "4 stages on 2 ranks, 1f1b with 8 micro-batches, 3.1 of 5.9 MiB on this rank".
+  /// Returns a text such as "4 stages on 2 ranks, interleaved with 8 micro-batches, 3.1 MiB of parameters on this
+  /// rank".
   std::string describe() const;
 
  private:

@@ -112,7 +112,9 @@ struct SplitBackward::State {
       }
     }
     Branch& branch = branches.emplace_back(Branch{.node = node, .leaves = {ag::Edge(leaf->getptr(), 0)}});
-    node->add_pre_hook(std::make_unique<CaptureHook>(branch.captured));
+    // Before all hooks of the node, which run again when weights() starts at the node.
+    auto& hooks = node->tensor_pre_hooks();
+    hooks.insert(hooks.begin(), std::make_unique<CaptureHook>(branch.captured));
   }
 };
 

@@ -57,6 +57,10 @@ bool StageExchange::needs_gradient(int stage, int micro_batch) const {
   return layouts_.at({stage, micro_batch}).needs_gradient;
 }
 
+std::string StageExchange::Layout::text() const {
+  return c10::str(dtype, " [", c10::Join(", ", sizes), "] ", needs_gradient ? "with" : "without", " a gradient");
+}
+
 void StageExchange::send_layout(const Layout& layout, int to) {
   std::vector<int64_t> numbers(static_cast<size_t>(most_dims) + 3, 0);
   numbers[0] = static_cast<int64_t>(layout.dtype);
@@ -84,10 +88,9 @@ void StageExchange::send(const StageMessage& message, const at::Tensor& tensor, 
                       " dims. Stages can exchange tensors with at most ", most_dims, " dims.");
     Layout& known = layouts_[{message.stage, message.micro_batch}];
     TORCH_CHECK_VALUE(!sizes_known_ || known == layout, "pipeline: the output of stage ", message.stage,
-                      " for micro-batch ", message.micro_batch, " changed from ", known.dtype, " [",
-                      c10::Join(", ", known.sizes), "] to ", layout.dtype, " [", c10::Join(", ", layout.sizes),
-                      "], although the sizes of the inputs did not change. Call forget_sizes() on all ranks before "
-                      "steps whose outputs have other sizes.");
+                      " for micro-batch ", message.micro_batch, " changed from ", known.text(), " to ", layout.text(),
+                      ", although the sizes of the inputs did not change. Call forget_sizes() on all ranks before "
+                      "such steps.");
     known = layout;
     if (remote && !sizes_known_) send_layout(layout, to);
   }

@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "bellows/comm/group.h"
@@ -31,7 +32,8 @@ std::vector<StageMessage> messages_between(const PipelineSchedule& schedule, int
 /// Dtypes and sizes of outputs are sent in the first step, and again after forget_sizes(). Afterwards, they must stay
 /// the same. A gradient has the sizes of the output. No gradient is sent for outputs that need none.
 /// Threads: not thread-safe
-/// Throws:  c10::ValueError if the sizes of an output change, or if it has more than 8 dims
+/// Throws:  c10::ValueError if the sizes of an output change, if it starts or stops to need a gradient, or if it has
+///          more than 8 dims
 class StageExchange {
  public:
   /// Params: group – one rank per rank of the schedule; it must exist as long as the object
@@ -56,6 +58,7 @@ class StageExchange {
     std::vector<int64_t> sizes;
     bool needs_gradient = false;
     bool operator==(const Layout&) const = default;
+    std::string text() const;  ///< such as "Float [2, 8] with a gradient"
   };
   /// The messages from one rank.
   struct Source {

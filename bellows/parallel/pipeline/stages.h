@@ -20,7 +20,8 @@ struct PartCost {
   int64_t output_bytes = 0;     ///< of the part's output
 };
 
-/// Runs forward and backward of each part, and measures the time. The parameters' gradients stay as they are.
+/// Runs forward and backward of each part, and measures the time. The parameters' gradients stay as they are. Running
+/// statistics and random generators change. All ranks need the same stages, so measure on one rank only.
 /// Params:  inputs – one micro-batch; runs – number of measurements, of which the fastest counts
 /// Cost:    `runs` + 1 forward and backward passes, and memory for the activations of one part
 /// Throws:  c10::ValueError if `runs` is below 1

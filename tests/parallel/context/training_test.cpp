@@ -3,6 +3,8 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
+#include <thread>
+
 #include "bellows/amp/autocast.h"
 #include "bellows/recompute/activation_checkpoint.h"
 #include "tests/parallel/context/context_support.h"
@@ -117,6 +119,23 @@ TEST(ContextTraining, WithDataParallelReplicas) {
       return loss_of(ddp.forward(ids(step).narrow(0, first, 3)), target(step).narrow(0, first, 3));
     });
     tensor::expect_close(model.named_parameters(), alone.named_parameters(), 1e-9);
+  });
+}
+
+/// Backward runs blocks again on threads of autograd, also while a scope exists on the thread of forward.
+TEST(ContextTraining, BlocksOnAnotherThread) {
+  const at::Tensor x = drawn({2, 8, 12}, 1);
+  const ContextBlock block = [](const at::Tensor& part) {
+    const at::Tensor heads = part.unflatten(2, {3, 4}).transpose(1, 2);
+    return at::scaled_dot_product_attention(heads, heads, heads, {}, 0, true).transpose(1, 2).flatten(2);
+  };
+  run_ranks(2, [&](const comm::Group& group) {
+    const ContextParallel context(group);
+    const RunContextBlock run = context.blocks(1);
+    const auto scope = context.scope();
+    at::Tensor y;
+    std::thread([&] { y = run(block, x); }).join();
+    EXPECT_TRUE(at::allclose(y, block(x), 1e-12, 1e-12));
   });
 }
 

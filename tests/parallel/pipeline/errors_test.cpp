@@ -94,6 +94,17 @@ TEST(PipelineErrors, NotANumberReachesAllRanks) {
                 HasSubstr("rank 0 failed in forward of micro-batch 0 in stage 0: the output is infinite or NaN"));
 }
 
+TEST(PipelineErrors, GradientsThatAreNoLongerNeededReachAllRanks) {
+  const auto errors = errors_of_ranks(2, [&](const comm::Group& group) {
+    Pipeline stages = make_pipeline(tensor::gpt_task(), {.first_parts = {0, 2}}, one_forward_one_backward(2, 2), group);
+    step_of(stages);
+    freeze_first_stage(stages.model());
+    step_of(stages);
+  });
+  for (const std::string& error : errors)
+    EXPECT_THAT(error, HasSubstr("changed from Double [3, 6, 16] with a gradient to Double [3, 6, 16] without a "));
+}
+
 TEST(PipelineErrors, ARankThatLeavesIsNamed) {
   const auto errors = errors_of_ranks(3, [&](const comm::Group& group) {
     Pipeline stages = make_pipeline(tensor::gpt_task(), {}, one_forward_one_backward(3, 3), group);

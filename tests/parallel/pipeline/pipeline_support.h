@@ -1,6 +1,6 @@
 #pragma once
 
-#include "bellows/models/model_parts.h"
+#include "bellows/models/blocks.h"
 #include "bellows/parallel/pipeline/pipeline.h"
 #include "bellows/parallel/pipeline/stages.h"
 #include "tests/parallel/tensor/tensor_support.h"
@@ -96,6 +96,12 @@ inline Outcome train_on_rank(const Task& task, const StagedTraining& run, const 
       outcome);
   outcome.weights = comm::gather(stages.shards(), group);
   return outcome;
+}
+
+/// Freezes the embeddings and the first block of GPT-2.
+inline void freeze_first_stage(const Model& model) {
+  for (const auto& [name, parameter] : model.named_parameters())
+    at::Tensor(parameter).requires_grad_(name.find("h.1.") != name.npos || name.find("ln_f") != name.npos);
 }
 
 inline void expect_like(const Outcome& got, const Outcome& expected, double tolerance) {

@@ -62,6 +62,22 @@ TEST(SplitBackward, WorksWithActivationCheckpointing) {
   EXPECT_TRUE(at::allclose(graph.weights[0].grad(), expected, 1e-12, 1e-12));
 }
 
+/// A hook changes the gradient at the node where the path to the weight leaves the path to the input.
+TEST(SplitBackward, HooksOfTensorsChangeGradientsOnce) {
+  const at::Tensor x = weight_of({3, 8}, 1), w = weight_of({8, 8}, 2), gradient = tensor::drawn({3, 8}, 3);
+  const auto run = [&] {
+    const at::Tensor y = at::linear(x, w);
+    y.register_hook([](const at::Tensor& one) { return one * 3; });
+    return at::relu(y);
+  };
+  run().backward(gradient);
+  const at::Tensor of_input = std::exchange(x.mutable_grad(), {}), of_weight = std::exchange(w.mutable_grad(), {});
+  SplitBackward split(run(), gradient, x);
+  split.weights();
+  EXPECT_TRUE(at::allclose(x.grad(), of_input, 1e-12, 1e-12));
+  EXPECT_TRUE(at::allclose(w.grad(), of_weight, 1e-12, 1e-12));
+}
+
 TEST(SplitBackward, RefusesOutputsThatDoNotUseTheInput) {
   const at::Tensor x = weight_of({2}, 1), w = weight_of({2}, 2);
   EXPECT_THAT(message_of([&] { SplitBackward(w * 2, at::ones({2}, at::kDouble), x); }),

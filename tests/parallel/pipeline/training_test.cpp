@@ -126,6 +126,49 @@ TEST(PipelineTraining, FrozenStagesSendNoGradients) {
   });
 }
 
+/// The first micro-batch has no tokens that count. Its loss and its gradients would be 0 / 0.
+TEST(PipelineTraining, MicroBatchesWithoutWeight) {
+  const Task task = tensor::gpt_task();
+  const at::Tensor targets = targets_of(0);
+  targets.slice(0, 0, 3).fill_(-100);
+  const PipelineLoss mean = [](const at::Tensor& logits, const std::vector<at::Tensor>& parts) {
+    const at::Tensor labels = parts[0].flatten(), counts = labels.ne(-100).to(logits.scalar_type());
+    const at::Tensor losses = at::cross_entropy_loss(logits.flatten(0, 1), labels, {}, at::Reduction::None);
+    return (losses * counts).sum() / counts.sum();
+  };
+  const Model alone = tensor::make_on_rank(task, {});
+  alone.train();
+  const at::Tensor expected = mean(alone.forward(ids_of(0)), {targets});
+  expected.backward();
+  for (const PipelineSchedule& schedule : {one_forward_one_backward(2, 2), zero_bubble_h1(2, 2)}) {
+    run_ranks(2, [&](const comm::Group& group) {
+      const Model model = tensor::make_on_rank(task, {});
+      model.train();
+      Pipeline stages = pipeline(models::model_parts(model), group, {.schedule = schedule, .check_finite = true});
+      EXPECT_NEAR(stages.step({ids_of(0)}, {targets}, mean, {.weight = token_count}), expected.item<double>(),
+                  pipeline_tolerance);
+      const NamedTensors all = alone.named_parameters(), own = model.named_parameters();
+      for (size_t i = 0; i < own.size(); ++i) {
+        if (own[i].second.numel() == 0) continue;
+        EXPECT_TRUE(at::allclose(own[i].second.grad(), all[i].second.grad(), 1e-9, 1e-12)) << own[i].first;
+      }
+    });
+  }
+}
+
+TEST(PipelineTraining, LayersThatAreFrozenLater) {
+  run_ranks(2, [](const comm::Group& group) {
+    Pipeline stages = make_pipeline(tensor::gpt_task(), {.first_parts = {0, 2}}, one_forward_one_backward(2, 2), group);
+    stages.step({ids_of(0)}, {targets_of(0)}, mean_token_loss);
+    freeze_first_stage(stages.model());
+    stages.forget_sizes();
+    optim::zero_grad(stages.parameters());
+    stages.step({ids_of(0)}, {targets_of(0)}, mean_token_loss);
+    for (const at::Tensor& parameter : stages.parameters())
+      EXPECT_EQ(parameter.grad().defined(), parameter.requires_grad()) << parameter.sizes();
+  });
+}
+
 TEST(PipelineTraining, GradScalerSkipsAStepOnAllRanks) {
   run_ranks(2, [&](const comm::Group& group) {
     Pipeline stages = make_pipeline(tensor::gpt_task(), {}, one_forward_one_backward(2, 2), group);
