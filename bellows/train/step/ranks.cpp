@@ -8,13 +8,16 @@
 #include <c10/util/Exception.h>
 #include <c10/util/irange.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
 #include <sstream>
 
 #include "bellows/checkpoint/checkpoint.h"
+#include "bellows/checkpoint/rng.h"
 #include "bellows/checkpoint/sharded.h"
+#include "bellows/comm/collectives.h"
 #include "bellows/comm/mesh.h"
 #include "bellows/core/seed.h"
 #include "bellows/core/sharded_gradients.h"
@@ -44,6 +47,7 @@ struct Ranks::State {
   std::unique_ptr<TensorRanks> tensor = {};  ///< with a mesh axis `tensor`
   std::string strategy;
   DataPrints prints{};
+  uint64_t seed = 0;                           ///< that of the recipe
   bool elastic = false;                        ///< ranks can be lost and replaced
   bool skips_samples = false;                  ///< the other ranks do not know which ones
   bool fills_in_order = false;                 ///< see data::Division
@@ -160,6 +164,7 @@ Ranks::Ranks(Job& job) : model_(job.model) {
       !recipe.sample_stats,
       "train: sample_stats works only with one process. Set sample_stats: false, or train with one process.");
   state_ = std::make_unique<State>(State{.group = *job.ranks, .model = job.model, .strategy = recipe.data_parallel});
+  state_->seed = static_cast<uint64_t>(recipe.seed);
   const comm::Group& group = state_->group;
   state_->prints = job.prints ? *job.prints : train::data_prints(job);
   check_same_recipe(job, state_->prints, group);
@@ -178,8 +183,8 @@ Ranks::Ranks(Job& job) : model_(job.model) {
     if (parameter.requires_grad()) state_->trained.push_back(parameter);
   }
   // All ranks initialized the same weights, but ranks with different samples need different dropout masks.
-  if (data_group()) seed_everything(rank_seed(static_cast<uint64_t>(recipe.seed), data_rank()));
-  align_generators();
+  if (data_group()) seed_everything(rank_seed(state_->seed, data_rank()));
+  if (divides_layers()) state_->tensor->align_generators();
 }
 
 /// Sets up DDP or ZeRO among the ranks that read different samples.
@@ -246,8 +251,16 @@ Model Ranks::evaluated_model() const {
   return divides_layers() ? state_->tensor->with_complete_logits() : model_;
 }
 
-void Ranks::align_generators() const {
+void Ranks::align_generators(int64_t step) const {
   if (divides_layers()) state_->tensor->align_generators();
+  if (!data_group() || state_->elastic || state_->fills_in_order) return;
+  std::string own;
+  for (const auto& [name, value] : checkpoint::rng_state())
+    own.append(static_cast<const char*>(value.const_data_ptr()), value.nbytes());
+  const std::vector<std::string> all = comm::all_gather_strings(own, *data_group());
+  const auto self = all.begin() + data_group()->rank();
+  if (std::find(all.begin(), self, own) != self)
+    seed_everything(mix_seed(rank_seed(state_->seed, data_rank()), static_cast<uint64_t>(step)));
 }
 
 const DataPrints* Ranks::data_prints() const {

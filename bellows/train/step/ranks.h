@@ -81,8 +81,9 @@ class Ranks {
   void load_complete_state(torch::optim::Optimizer& optimizer, const NamedTensors& state) const;
   /// Loads complete values of the model's tensors.
   void load_complete_model(const NamedTensors& values) const;
-  /// Call this function after the generators were restored from a checkpoint, which may have had other ranks.
-  void align_generators() const;
+  /// Call this function after the generators were restored from a checkpoint, which may have had other ranks. Ranks that
+  /// read the same samples get the same state. Ranks that read different samples get different ones.
+  void align_generators(int64_t step) const;
   /// Gives the job its own optimizers back, without state, so that it can be divided among other ranks. Calls no other
   /// rank. Afterwards, only destroy this object.
   void unshard(Job& job);

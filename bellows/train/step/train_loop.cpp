@@ -571,7 +571,7 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options, bool o
   last_loss_ = at::Tensor();
   // Empty on ranks that did not exist when the checkpoint was saved.
   if (!state.rng.empty()) checkpoint::set_rng_state(state.rng);
-  if (!own) ranks_.align_generators();
+  if (!own) ranks_.align_generators(step_);
 }
 
 }  // namespace bellows::train

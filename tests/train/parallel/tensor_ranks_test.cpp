@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <ATen/ops/mse_loss.h>
+#include <ATen/ops/rand.h>
 
 #include <cmath>
 #include <functional>
@@ -317,6 +318,23 @@ TEST(TensorRanks, ARunMovesToOtherMeshesInTheMiddleOfEpochs) {
     // With dropout: ranks that read the same samples draw the masks of one process.
     expect_run_moves(language_job(0.2), {{1, "", 2}, {2, "tensor: 2", 4}, {4, "tensor: 4", 7}, {1, "", 0}}, world,
                      folder + "/dropout");
+  });
+}
+
+TEST(TensorRanks, RanksWithDifferentSamplesDrawDifferentMasksAfterAMove) {
+  run_processes(2, [](const World& world, const std::string& folder) {
+    Recipe recipe = divided_recipe("{tensor: 2}");
+    recipe.run_folder = folder + "/run";
+    const comm::Group ranks = world;
+    std::vector<at::Tensor> weights;
+    fit_on_ranks(language_job(0.2), recipe, &ranks, 2, false, weights);
+    const auto next_numbers = [&] { return comm::all_gather(at::rand({1}, at::kDouble), world); };
+    const at::Tensor same = next_numbers();
+    EXPECT_EQ(same[0].item<double>(), same[1].item<double>());
+    recipe.mesh.clear();
+    fit_on_ranks(language_job(0.2), recipe, &ranks, 4, true, weights);
+    const at::Tensor different = next_numbers();
+    EXPECT_NE(different[0].item<double>(), different[1].item<double>());
   });
 }
 
