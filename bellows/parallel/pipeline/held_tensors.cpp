@@ -33,8 +33,19 @@ std::string state_name(size_t index, const std::string& field) {
   return std::string(saved_state_prefix) + std::to_string(index) + field;
 }
 
-comm::Shard whole_shard(const std::string& name, const at::Tensor& tensor) {
-  return {name, tensor, comm::ShardSpec::whole(tensor.sizes().vec())};
+std::vector<comm::Shard> whole_shards(const NamedTensors& tensors) {
+  std::vector<comm::Shard> shards;
+  for (const auto& [name, tensor] : tensors)
+    shards.push_back({name, tensor.detach(), comm::ShardSpec::whole(tensor.sizes().vec())});
+  return shards;
+}
+
+/// Replaces the numbers of this rank's optimizer in the names of state tensors by those of one process.
+void rename_states(std::vector<comm::Shard>& shards, const std::vector<size_t>& indexes) {
+  for (comm::Shard& shard : shards) {
+    const auto parts = split_state_name(shard.name);
+    if (parts) shard.name = state_name(indexes.at(parts->first), parts->second);
+  }
 }
 
 /// Positions in the model of the parameters in each group of an optimizer.
@@ -73,8 +84,8 @@ GroupPositions join_positions(const GroupPositions& own, const std::string& prob
 }  // namespace
 
 HeldTensors::HeldTensors(const ModelParts& parts, const std::vector<int>& stage_ranks,
-                         const std::vector<int>& first_parts, int rank)
-    : model_(parts.model), rank_(rank) {
+                         const std::vector<int>& first_parts, int rank, std::optional<TensorParallel> divided)
+    : model_(parts.model), rank_(rank), tensor_(std::move(divided)) {
   for (size_t part = 0; part < parts.parts.size(); ++part) {
     const auto stage =
         std::upper_bound(first_parts.begin(), first_parts.end(), static_cast<int>(part)) - first_parts.begin() - 1;
@@ -97,6 +108,15 @@ void HeldTensors::free_others() const {
     if (tensor.grad().defined()) tensor.mutable_grad().reset();
     tensor.set_data(at::empty({0}, tensor.options()));
   }
+  if (tensor_) tensor_->forget_freed_layers();
+}
+
+NamedTensors HeldTensors::named() const {
+  NamedTensors held;
+  for (const auto& [name, tensor] : model_.state_dict()) {
+    if (holds(tensor)) held.emplace_back(name, tensor);
+  }
+  return held;
 }
 
 std::vector<at::Tensor> HeldTensors::copies() const {
@@ -104,17 +124,14 @@ std::vector<at::Tensor> HeldTensors::copies() const {
   for (const Parameter& parameter : all_) {
     const auto& ranks = parameter.ranks;
     const bool mine = std::find(ranks.begin(), ranks.end(), rank_) != ranks.end();
-    if (mine && ranks.front() != rank_) result.push_back(parameter.tensor);
+    const bool complete = tensor_ && tensor_->group().rank() > 0 && !parallel::is_divided(parameter.tensor);
+    if (mine && (complete || ranks.front() != rank_)) result.push_back(parameter.tensor);
   }
   return result;
 }
 
 std::vector<comm::Shard> HeldTensors::shards() const {
-  std::vector<comm::Shard> shards;
-  for (const auto& [name, tensor] : model_.state_dict()) {
-    if (holds(tensor)) shards.push_back(whole_shard(name, tensor.detach()));
-  }
-  return shards;
+  return tensor_ ? tensor_->shards_of(named()) : whole_shards(named());
 }
 
 /// Returns the index that each parameter of this rank's optimizer has in the optimizer of one process. Collective: if
@@ -154,11 +171,8 @@ std::vector<size_t> HeldTensors::global_indexes(const torch::optim::Optimizer& o
 std::vector<comm::Shard> HeldTensors::state_shards(const torch::optim::Optimizer& optimizer,
                                                    const comm::Group& group) const {
   const std::vector<size_t> indexes = global_indexes(optimizer, group);
-  std::vector<comm::Shard> shards;
-  for (const auto& [name, tensor] : optim::state_dict(optimizer)) {
-    const auto parts = split_state_name(name);
-    shards.push_back(whole_shard(parts ? state_name(indexes.at(parts->first), parts->second) : name, tensor.detach()));
-  }
+  auto shards = tensor_ ? tensor_->state_shards(optimizer) : whole_shards(optim::state_dict(optimizer));
+  rename_states(shards, indexes);
   return shards;
 }
 
@@ -166,30 +180,40 @@ std::vector<comm::Shard> HeldTensors::wanted_shards(const torch::optim::Optimize
                                                     const std::vector<SavedTensor>& saved,
                                                     const comm::Group& group) const {
   const std::vector<size_t> indexes = global_indexes(optimizer, group);
-  std::vector<comm::Shard> shards;
+  std::vector<SavedTensor> own;
   for (const SavedTensor& tensor : saved) {
     const auto parts = split_state_name(tensor.name);
-    if (parts && std::find(indexes.begin(), indexes.end(), parts->first) == indexes.end()) continue;
-    shards.push_back(whole_shard(tensor.name, at::empty(tensor.sizes, tensor.dtype)));
+    const auto found = parts ? std::find(indexes.begin(), indexes.end(), parts->first) : indexes.end();
+    if (parts && found == indexes.end()) continue;
+    own.push_back(tensor);
+    if (parts) own.back().name = state_name(static_cast<size_t>(found - indexes.begin()), parts->second);
   }
+  std::vector<comm::Shard> shards;
+  if (tensor_) {
+    shards = tensor_->wanted_shards(optimizer, own);
+  } else {
+    for (const SavedTensor& tensor : own)
+      shards.push_back({tensor.name, at::empty(tensor.sizes, tensor.dtype), comm::ShardSpec::whole(tensor.sizes)});
+  }
+  rename_states(shards, indexes);
   return shards;
 }
 
 void HeldTensors::load_shards(torch::optim::Optimizer& optimizer, const std::vector<comm::Shard>& filled,
                               const comm::Group& group) const {
   const std::vector<size_t> indexes = global_indexes(optimizer, group);
-  NamedTensors state;
-  for (const comm::Shard& shard : filled) {
+  std::vector<comm::Shard> own = filled;
+  for (comm::Shard& shard : own) {
     const auto parts = split_state_name(shard.name);
-    if (!parts) {
-      state.emplace_back(shard.name, shard.local);
-      continue;
-    }
+    if (!parts) continue;
     const auto found = std::find(indexes.begin(), indexes.end(), parts->first);
     TORCH_CHECK_VALUE(found != indexes.end(), "pipeline: \"", shard.name, "\" is the state of a parameter that rank ",
                       rank_, " does not hold. Pass the shards of wanted_shards().");
-    state.emplace_back(state_name(static_cast<size_t>(found - indexes.begin()), parts->second), shard.local);
+    shard.name = state_name(static_cast<size_t>(found - indexes.begin()), parts->second);
   }
+  if (tensor_) return tensor_->load_shards(optimizer, own);
+  NamedTensors state;
+  for (const comm::Shard& shard : own) state.emplace_back(shard.name, shard.local);
   optim::load_state_dict(optimizer, state);
 }
 

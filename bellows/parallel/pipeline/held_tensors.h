@@ -3,6 +3,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "bellows/comm/group.h"
 #include "bellows/comm/shard.h"
 #include "bellows/core/model_parts.h"
+#include "bellows/parallel/tensor/tensor_parallel.h"
 #include "bellows/parallel/zero/zero_optimizer.h"
 
 namespace bellows::parallel {
@@ -23,8 +25,9 @@ class HeldTensors {
   };
 
   /// Params: stage_ranks – rank of each stage; first_parts – first part of each stage; rank – this rank
+  ///         divided – has divided the layers
   HeldTensors(const ModelParts& parts, const std::vector<int>& stage_ranks, const std::vector<int>& first_parts,
-              int rank);
+              int rank, std::optional<TensorParallel> divided);
 
   /// Frees the data of tensors that this rank does not hold.
   void free_others() const;
@@ -33,7 +36,9 @@ class HeldTensors {
   const std::vector<Parameter>& all() const { return all_; }
   /// Those of this rank.
   const std::vector<at::Tensor>& own() const { return own_; }
-  /// Parameters of this rank that ranks before it hold, too.
+  NamedTensors named() const;  ///< parameters and buffers of this rank
+  /// Parameters of this rank that ranks before it hold, too: tied weights, and complete parameters of divided layers.
+  /// Call it before the gradients are registered.
   std::vector<at::Tensor> copies() const;
 
   // See Pipeline::shards() and the functions that follow it.
@@ -50,6 +55,7 @@ class HeldTensors {
 
   Model model_;
   int rank_;
+  std::optional<TensorParallel> tensor_;
   std::map<const at::TensorImpl*, std::set<int>> ranks_;  ///< ranks that hold a tensor
   std::vector<Parameter> all_;
   std::vector<at::Tensor> own_;

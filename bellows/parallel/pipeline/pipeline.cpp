@@ -7,8 +7,12 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
+#include <memory>
+#include <numeric>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -16,11 +20,13 @@
 #include "bellows/comm/collectives.h"
 #include "bellows/comm/failure_notice.h"
 #include "bellows/core/error.h"
+#include "bellows/core/seed.h"
 #include "bellows/core/sharded_gradients.h"
 #include "bellows/core/version.h"
 #include "bellows/parallel/ddp/reducer.h"
 #include "bellows/parallel/ddp/same_model.h"
 #include "bellows/parallel/pipeline/held_tensors.h"
+#include "bellows/parallel/pipeline/replicas.h"
 #include "bellows/parallel/pipeline/stage_exchange.h"
 #include "bellows/parallel/pipeline/stage_runner.h"
 #include "bellows/parallel/pipeline/stages.h"
@@ -65,11 +71,12 @@ struct Pipeline::State final : ShardedGradients {
         options(std::move(the_options)),
         rank(the_group.rank()),
         group(std::move(the_group)),
+        seed(options.data ? rank_seed(options.seed, options.data->rank()) : options.seed),
         device(parts.parts.front().tensors.empty() ? c10::Device(c10::kCPU)
                                                    : parts.parts.front().tensors.front().device()),
         tensors(std::move(the_tensors)),
         evaluation(forward_only(options.schedule)) {
-    if (group->size() > 1) {
+    if (group->size() > 1 || options.tensor) {
       std::vector<std::pair<at::Tensor, at::Tensor>> own;
       for (const at::Tensor& parameter : tensors.own()) own.emplace_back(parameter, parameter);
       gradients.emplace(*this, std::move(own), tensors.copies());
@@ -97,7 +104,9 @@ struct Pipeline::State final : ShardedGradients {
 
   at::Tensor over_ranks(at::Tensor number, Over op) const override {
     TORCH_CHECK(group, failure);
-    return comm::all_reduce(number.clone(), *group, op == Over::max ? comm::Reduce::max : comm::Reduce::sum);
+    const comm::Reduce reduce = op == Over::max ? comm::Reduce::max : comm::Reduce::sum;
+    at::Tensor result = comm::all_reduce(number.clone(), *group, reduce);
+    return options.tensor ? comm::all_reduce(result, options.tensor->group(), reduce) : result;
   }
 
   bool is_last() const { return options.schedule.stage_ranks.back() == rank; }
@@ -109,6 +118,7 @@ struct Pipeline::State final : ShardedGradients {
   PipelineOptions options;
   const int rank;
   std::optional<comm::Group> group;  ///< empty after a failure
+  const uint64_t seed;               ///< of this pipeline's random numbers
   const c10::Device device;
   HeldTensors tensors;
   std::optional<ShardedGradientsEntry> gradients;
@@ -161,6 +171,48 @@ class TiedGradients {
   std::vector<at::Tensor> before_;
 };
 
+/// A mesh axis that pipeline() uses.
+struct PipelineAxis {
+  std::string name;
+  comm::Group group;
+};
+
+std::vector<PipelineAxis> axes_of(const comm::Group& group, const PipelineOptions& options) {
+  std::vector<PipelineAxis> axes;
+  axes.push_back({"pipeline", group});
+  if (options.data) axes.push_back({"data", *options.data});
+  if (options.tensor) axes.push_back({"tensor", options.tensor->group()});
+  return axes;
+}
+
+/// Throws if two axes have more than this rank in common.
+void check_axes(const std::vector<PipelineAxis>& axes) {
+  for (const PipelineAxis& a : axes) {
+    for (const PipelineAxis& b : axes) {
+      std::vector<int> common;
+      std::set_intersection(a.group.ranks().begin(), a.group.ranks().end(), b.group.ranks().begin(),
+                            b.group.ranks().end(), std::back_inserter(common));
+      TORCH_CHECK_VALUE(a.name == b.name || common.size() == 1, "pipeline: the groups ", a.group.name(), " and ",
+                        b.group.name(), " have the ranks [", c10::Join(", ", common),
+                        "] in common. Expected only this rank. Use the axes of a mesh.");
+    }
+  }
+}
+
+void check_divided_layers(const ModelParts& parts, const std::optional<TensorParallel>& tensor) {
+  const std::vector<at::Tensor> parameters = parts.model.parameters();
+  if (!tensor) {
+    for (const at::Tensor& parameter : parameters)
+      TORCH_CHECK_VALUE(!parallel::is_divided(parameter), "pipeline: tensor parallelism divided the layers of model \"",
+                        parts.model.name(), "\". Pass the object of parallelize() as PipelineOptions::tensor.");
+    return;
+  }
+  const std::vector<at::Tensor> divided = tensor->model().parameters();
+  TORCH_CHECK_VALUE(std::equal(parameters.begin(), parameters.end(), divided.begin(), divided.end(),
+                               [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); }),
+                    "pipeline: PipelineOptions::tensor divided another model than \"", parts.model.name(), "\".");
+}
+
 /// All ranks throw if they disagree.
 void check_same_pipelines(const ModelParts& parts, const comm::Group& group, const PipelineOptions& options) {
   std::vector<std::string> lines = {"Bellows " BELLOWS_VERSION, "libtorch " TORCH_VERSION,
@@ -170,9 +222,18 @@ void check_same_pipelines(const ModelParts& parts, const comm::Group& group, con
   std::istringstream schedule(to_text(options.schedule));
   for (std::string line; std::getline(schedule, line);) lines.push_back(line);
   for (const ModelPart& part : parts.parts) lines.push_back("part " + part.name);
-  check_same_lines("the ranks have different pipelines or versions", "line", lines, group,
-                   "Pass the same options on every rank, and run the same build.");
-  check_same_model(parts.model, group);
+  const std::vector<PipelineAxis> axes = axes_of(group, options);
+  check_axes(axes);
+  for (const PipelineAxis& axis : axes) {
+    std::vector<std::string> own = lines;
+    for (const PipelineAxis& other : axes) {
+      const comm::Group& ranks = other.group;
+      if (other.name != axis.name) own.push_back(c10::str(other.name, " rank ", ranks.rank(), " of ", ranks.size()));
+    }
+    check_same_lines("the ranks have different pipelines or versions", "line", own, axis.group,
+                     "Pass the same options on every rank, and run the same build.");
+    if (axis.name != "tensor") check_same_model(parts.model, axis.group);  // parts of a vocabulary may differ in size
+  }
 }
 
 std::vector<int> even_stages(int parts, int stages) {
@@ -183,10 +244,42 @@ std::vector<double> weights_of(const MicroBatches& batch, const PipelineStepOpti
   if (!options.weight) return batch.samples;
   std::vector<double> weights;
   for (const auto& targets : batch.targets) weights.push_back(options.weight(targets));
-  double sum = 0;
-  for (const double weight : weights) sum += weight;
-  TORCH_CHECK_VALUE(sum > 0, "pipeline: the weights of the micro-batches must have a positive sum, got ", sum, ".");
   return weights;
+}
+
+/// The batch of a step.
+struct PreparedBatch {
+  MicroBatches micro_batches = {};
+  std::vector<double> weights = {};
+  double factor = 1;  ///< the mean over pipelines of the loss times this number is the mean of all batches
+};
+
+/// With a data axis, all pipelines throw if the batch of one is not valid.
+PreparedBatch prepare_batch(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& targets,
+                            const PipelineStepOptions& options, PipelineState& state) {
+  const std::optional<comm::Group>& data = state.options.data;
+  const auto sum_over_data = [&](double number) {
+    try {
+      return data ? sum_over_replicas(number, *data, state.device) : number;
+    } catch (const std::exception& error) {
+      state.fail("the start of the step", user_message(error));
+    }
+  };
+  PreparedBatch batch;
+  try {
+    batch.micro_batches = MicroBatches::divide(inputs, targets, state.options.schedule.micro_batches);
+    batch.weights = weights_of(batch.micro_batches, options);
+  } catch (...) {
+    sum_over_data(std::numeric_limits<double>::quiet_NaN());
+    throw;
+  }
+  const double own = std::accumulate(batch.weights.begin(), batch.weights.end(), 0.0), sum = sum_over_data(own);
+  TORCH_CHECK_VALUE(!std::isnan(sum) || std::isnan(own),
+                    "pipeline: another pipeline of the data axis could not divide ",
+                    "its batch. Its ranks report the reason.");
+  TORCH_CHECK_VALUE(sum > 0, "pipeline: the weights of the micro-batches must have a positive sum, got ", sum, ".");
+  if (data) batch.factor = own * data->size() / sum;
+  return batch;
 }
 
 /// Returns a number of the last stage on all ranks.
@@ -199,10 +292,14 @@ double from_last(double number, const PipelineState& state) {
 
 /// Ends the calls of the other ranks, too: they wait for this rank, whose connections close.
 void PipelineState::fail(const std::string& phase, const std::string& reason) {
-  const std::string own = c10::str("pipeline: rank ", rank, " failed in ", phase, ": ", reason);
+  std::optional<comm::Group>& data = options.data;
+  const std::string place = c10::str("rank ", rank, data ? c10::str(" of pipeline ", data->rank()) : "");
+  const std::string own = c10::str("pipeline: ", place, " failed in ", phase, ": ", reason);
   failure = comm::announced_failure(*group).value_or("");
-  if (failure.empty()) failure = comm::announce_failure(*group, own);
-  if (failure != own) failure += c10::str(" (this is rank ", rank, ", in ", phase, ")");
+  if (failure.empty() && data) failure = comm::announced_failure(*data).value_or("");
+  failure = comm::announce_failure(*group, failure.empty() ? own : failure);
+  if (data) comm::announce_failure(*data, failure);
+  if (failure != own) failure += c10::str(" (this is ", place, ", in ", phase, ")");
   gradients.reset();
   runner.reset();
   evaluation_runner.reset();
@@ -210,13 +307,21 @@ void PipelineState::fail(const std::string& phase, const std::string& reason) {
   evaluation_exchange.reset();
   tied.clear();
   group.reset();
+  data.reset();
   TORCH_CHECK(false, failure);
 }
 
 void PipelineState::run(const PipelineSchedule& schedule, StageRunner& on, StageExchange& with, StageStep step,
                         const std::vector<at::Tensor>& inputs) {
   std::string phase = "the start of the step", sizes = sizes_text(inputs, parts.model.training());
+  std::unique_ptr<TensorParallel::Scope> scope;
   try {
+    if (step.tensor) {
+      scope.reset(new TensorParallel::Scope(step.tensor->scope()));
+      std::vector<at::Tensor> compared = inputs;
+      for (const auto& targets : step.batch->targets) compared.insert(compared.end(), targets.begin(), targets.end());
+      step.tensor->compare_batches(compared);
+    }
     if (std::exchange(input_sizes[&with], sizes) != sizes) with.forget_sizes();
     with.begin_step();
     on.begin(std::move(step));
@@ -229,6 +334,7 @@ void PipelineState::run(const PipelineSchedule& schedule, StageRunner& on, Stage
     }
     phase = "the end of the step";
     with.end_step();
+    if (options.tensor) options.tensor->check_layers();
   } catch (const std::exception& error) {
     fail(phase, user_message(error));
   }
@@ -238,25 +344,28 @@ double Pipeline::step(const std::vector<at::Tensor>& inputs, const std::vector<a
                       const PipelineLoss& loss, const PipelineStepOptions& options) {
   PipelineState& state = *state_;
   TORCH_CHECK(state.group, state.failure);
-  const PipelineSchedule& schedule = state.options.schedule;
-  const MicroBatches batch = MicroBatches::divide(inputs, targets, schedule.micro_batches);
+  const PreparedBatch batch = prepare_batch(inputs, targets, options, state);
   std::optional<StageRandom> random;
-  if (state.parts.model.training()) random.emplace(state.options.seed, state.steps, state.device);
-  StageStep step{.batch = &batch,
+  if (state.parts.model.training()) random.emplace(state.seed, state.steps, state.device);
+  StageStep step{.batch = &batch.micro_batches,
                  .loss = &loss,
-                 .weights = weights_of(batch, options),
-                 .loss_factor = options.loss_factor,
+                 .weights = batch.weights,
+                 .loss_factor = options.loss_factor * batch.factor,
                  .grad_scale = options.grad_scale,
                  .random = random ? &*random : nullptr,
+                 .tensor = state.options.tensor ? &*state.options.tensor : nullptr,
                  .divide_backward = state.options.divide_backward,
                  .check_finite = state.options.check_finite};
   TiedGradients tied(state.tied);
-  state.run(schedule, *state.runner, *state.exchange, std::move(step), inputs);
-  const double own_loss = state.runner->loss();
-  double mean = own_loss;
+  state.run(state.options.schedule, *state.runner, *state.exchange, std::move(step), inputs);
+  double mean = 0;
   try {
     tied.add_over_ranks();
-    mean = from_last(own_loss, state);
+    mean = from_last(state.runner->loss(), state) * batch.factor;
+    if (const auto& data = state.options.data) {
+      mean = sum_over_replicas(mean, *data, state.device) / data->size();
+      if (options.average_gradients) average_gradients(state.tensors.own(), *data);
+    }
   } catch (const std::exception& error) {
     state.fail("the end of the step", user_message(error));
   }
@@ -268,7 +377,9 @@ at::Tensor Pipeline::forward(const std::vector<at::Tensor>& inputs) {
   PipelineState& state = *state_;
   TORCH_CHECK(state.group, state.failure);
   const MicroBatches batch = MicroBatches::divide(inputs, {}, state.evaluation.micro_batches);
-  StageStep step{.batch = &batch, .check_finite = state.options.check_finite};
+  StageStep step{.batch = &batch,
+                 .tensor = state.options.tensor ? &*state.options.tensor : nullptr,
+                 .check_finite = state.options.check_finite};
   state.run(state.evaluation, *state.evaluation_runner, *state.evaluation_exchange, std::move(step), inputs);
   return state.is_last() ? at::cat(state.evaluation_runner->outputs()) : at::Tensor();
 }
@@ -368,14 +479,19 @@ Pipeline pipeline(const ModelParts& parts, const comm::Group& group, const Pipel
                     checked.first_parts.size(), " stages, but schedule ", checked.schedule.name, " has ",
                     checked.schedule.stages(), ".");
   check_stages(parts, checked.first_parts);
+  if (checked.data && checked.data->size() == 1) checked.data.reset();
+  if (checked.tensor && checked.tensor->group().size() == 1) checked.tensor.reset();
+  check_divided_layers(parts, checked.tensor);
   check_same_pipelines(parts, group, checked);
   const comm::Group own = comm::duplicate(group, "pipeline");
+  if (checked.data) checked.data = comm::duplicate(*checked.data, "pipeline");
   if (checked.broadcast && group.size() > 1) {
     broadcast_tensors(parts.model.named_parameters(), 0, own);
     broadcast_tensors(parts.model.named_buffers(), 0, own);
   }
-  HeldTensors tensors(parts, checked.schedule.stage_ranks, checked.first_parts, group.rank());
+  HeldTensors tensors(parts, checked.schedule.stage_ranks, checked.first_parts, group.rank(), checked.tensor);
   tensors.free_others();
+  if (checked.data) start_replicas(tensors.named(), *checked.data, checked.broadcast);
   return Pipeline(std::make_shared<Pipeline::State>(parts, own, std::move(checked), std::move(tensors)));
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "bellows/core/model_parts.h"
 #include "bellows/parallel/pipeline/schedule.h"
 #include "bellows/parallel/pipeline/timeline.h"
+#include "bellows/parallel/tensor/tensor_parallel.h"
 #include "bellows/parallel/zero/zero_optimizer.h"
 
 namespace bellows::parallel {
@@ -33,6 +35,12 @@ struct PipelineOptions {
   bool divide_backward = true;
   bool check_finite = false;  ///< throw if an output, a loss or a gradient between stages is infinite or NaN
   bool measure = false;       ///< record when actions run, for timeline()
+  /// The ranks that hold the same stages of other pipelines, such as the data axis of a mesh. Each pipeline gets its own
+  /// batches, and step() averages the gradients.
+  std::optional<comm::Group> data = std::nullopt;
+  /// The object that parallelize() created from the same model. The ranks of its group are in different pipelines, which
+  /// pass the same batch.
+  std::optional<TensorParallel> tensor = std::nullopt;
 };
 
 struct PipelineStepOptions {
@@ -43,6 +51,8 @@ struct PipelineStepOptions {
   /// Weight of a micro-batch in the mean, such as its number of tokens that count. Null: its number of samples. The
   /// loss function is not called for micro-batches of weight 0.
   std::function<double(const std::vector<at::Tensor>& targets)> weight = nullptr;
+  /// Average the gradients over PipelineOptions::data. With gradient accumulation, only the last step needs it.
+  bool average_gradients = true;
 };
 
 /// A model whose parts are divided among the ranks of a group. Each rank computes one stage or several ones, and a
@@ -61,21 +71,33 @@ struct PipelineStepOptions {
 /// Parameters of other stages are freed. If several stages use a parameter (tied weights), each of their ranks has a
 /// copy, and step() adds the gradients of the copies.
 ///
+/// Meshes: with PipelineOptions::data, the ranks of one pipeline pass the same batch, and each pipeline has its own
+/// batches. The mean is that of all batches, and gradients are averaged at the end of step(). With
+/// PipelineOptions::tensor, the layers of each stage are divided, too. Clipping and GradScaler use all axes.
+///
+///     bw::comm::Mesh mesh(world, {{"data", 2}, {"pipeline", 2}, {"tensor", 2}});
+///     auto tensor = bw::parallel::parallelize(model, mesh, "tensor", bw::parallel::tensor_plan(model));
+///     auto pipeline = bw::parallel::pipeline(bw::models::model_parts(model), mesh.group("pipeline"),
+///                                            {.schedule = schedule, .data = mesh.group("data"), .tensor = tensor});
+///
 /// Random numbers: in training, each part draws from a generator whose seed depends only on PipelineOptions::seed, the
 /// number of the step, the micro-batch and the part. Dropout masks therefore do not depend on the number of ranks, the
 /// division into stages or the schedule. They equal those of a pipeline on one rank with the same number of
-/// micro-batches, but not those of model.forward(). After the step, the default generator has its state from before.
+/// micro-batches, but not those of model.forward(). Each rank of the data axis has other masks. After the step, the
+/// default generator has its state from before.
 ///
 /// Numerics: loss and gradients are the weighted mean over micro-batches, which is the mean over the batch. In fp64,
 ///           losses, norms and weights of 20 steps match one process to 1e-9, with each schedule, with dropout,
 ///           gradient accumulation, clipping and tied weights (tests/parallel/pipeline)
 /// Cost:     each boundary between ranks sends each output and its gradient once per micro-batch. The bubble depends
-///           on the schedule (schedule.h). Tied weights are all-reduced once per step. Each rank needs memory for the
-///           complete model until pipeline() returns
+///           on the schedule (schedule.h). Tied weights are all-reduced once per step. The data axis all-reduces the
+///           gradients after backward, and two numbers. Each rank needs memory for the complete model until pipeline()
+///           returns
 /// Threads:  not thread-safe
 /// Throws:   step() throws c10::ValueError if the batch has fewer samples than micro-batches or if its tensors have
-///           different numbers of samples. If a rank fails or ends, all ranks throw c10::Error, which names the rank,
-///           the action and the reason. Afterwards, the object cannot be used
+///           different numbers of samples. With a data axis, all pipelines then throw c10::ValueError. If a rank fails
+///           or ends, all ranks throw c10::Error, which names the rank, the action and the reason. Afterwards, the
+///           object cannot be used. Ranks of the same tensor axis may throw only when the process of the rank ends
 /// Ref:      arXiv:1811.06965 (GPipe), arXiv:2104.04473; torch.distributed.pipelining
 class Pipeline {
  public:
@@ -85,12 +107,13 @@ class Pipeline {
   /// Computes the loss of a batch and adds the gradients to those of parameters(). Collective.
   /// Params:  inputs – inputs of the model, with the samples along dim 0. Optional inputs may be undefined
   ///          targets – passed to `loss`, divided like the inputs
-  /// Returns: the mean loss of the batch, on all ranks, without `loss_factor` and `grad_scale`
+  /// Returns: the mean loss of the batches of all pipelines, on all ranks, without `loss_factor` and `grad_scale`
   double step(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& targets, const PipelineLoss& loss,
               const PipelineStepOptions& options = {});
 
   /// Computes outputs without gradients, for evaluation. Uses the schedule's number of micro-batches. Collective.
-  /// Returns: the output of the batch on the rank of the last stage; undefined on the others
+  /// Returns: the output of the batch on the rank of the last stage; undefined on the others. If tensor parallelism
+  ///          divides the vocabulary, this rank's part of the logits (see TensorParallel::gather_logits())
   at::Tensor forward(const std::vector<at::Tensor>& inputs);
 
   /// The parameters of this rank's stages, each once, in the order of the model.
@@ -139,8 +162,9 @@ class Pipeline {
 /// Params: group – one rank per rank of the schedule, such as a mesh axis
 /// Cost:   broadcasts the model once
 /// Throws: c10::ValueError, before anything changes, if the ranks' models, schedules, stages, seeds or versions differ.
-///         The message names the difference. It is also thrown if the schedule is not valid (schedule.h) or for another
-///         number of ranks, and for the reasons of check_stages()
+///         The message names the difference. The same holds if two axes have more than this rank in common, or if
+///         tensor parallelism divided the model, but PipelineOptions::tensor is not set. It is also thrown if the
+///         schedule is not valid (schedule.h) or for another number of ranks, and for the reasons of check_stages()
 Pipeline pipeline(const ModelParts& parts, const comm::Group& group, const PipelineOptions& options);
 
 }  // namespace bellows::parallel

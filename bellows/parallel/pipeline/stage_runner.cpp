@@ -86,6 +86,7 @@ void StageRunner::begin(StageStep step) {
   outputs_.clear();
   loss_ = 0;
   weight_sum_ = std::accumulate(step_.weights.begin(), step_.weights.end(), 0.0);
+  if (weight_sum_ == 0) weight_sum_ = 1;  // only other replicas have samples that count
 }
 
 void StageRunner::check(const at::Tensor& tensor, const char* what) const {
@@ -128,7 +129,9 @@ at::Tensor StageRunner::weighted_loss(const at::Tensor& output, int micro_batch)
 void StageRunner::forward(int stage, int micro_batch) {
   const c10::AutoGradMode grad_mode(step_.loss != nullptr);
   const at::Tensor input = receive_input(stage, micro_batch);
-  at::Tensor output = run_parts(stage, micro_batch, input);
+  at::Tensor output;
+  const auto run = [&] { output = run_parts(stage, micro_batch, input); };
+  step_.tensor ? step_.tensor->run_part(run) : run();
   TORCH_CHECK_VALUE(output.defined(), "stage ", stage, " returned no tensor.");
   check(output, "the output");
   if (is_last(stage)) {

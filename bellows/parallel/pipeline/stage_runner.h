@@ -50,7 +50,8 @@ struct StageStep {
   std::vector<double> weights = {};    ///< of the micro-batches in the mean; only on the last rank
   double loss_factor = 1;
   at::Tensor grad_scale = {};
-  const StageRandom* random = nullptr;  ///< null: no seeds, as in evaluation
+  const StageRandom* random = nullptr;     ///< null: no seeds, as in evaluation
+  const TensorParallel* tensor = nullptr;  ///< null: the layers are complete
   bool divide_backward = true, check_finite = false;
 };
 

@@ -81,6 +81,14 @@ void LayerTap::reset() {
   inside_ = sequence_ = false;
 }
 
+void LayerTap::forget_freed() {
+  // Another tensor could get the address of a freed storage.
+  std::erase_if(layers_, [](const auto& entry) {
+    return entry.second.cut.parameter.storage().unsafeGetStorageImpl() != entry.first;
+  });
+  logits_ = nullptr;
+}
+
 void LayerTap::check_all_used() const {
   for (const auto& [storage, layer] : layers_) {
     TORCH_CHECK(layer.used, "tensor parallelism: no linear, matmul or embedding has read the divided parameter \"",

@@ -31,6 +31,8 @@ class LayerTap final : public tap::ArgumentTap, public tap::OpCheck {
 
   /// Forgets the tensors of the last forward pass. Call it before and after each pass.
   void reset();
+  /// Forgets the layers whose parameters no longer have their slices, because pipeline() freed them.
+  void forget_freed();
   /// Throws: c10::Error if no supported operator has used one of the divided weights so far
   void check_all_used() const;
   /// Whether an output layer has computed divided logits.

@@ -37,6 +37,9 @@ struct TensorParallel::State final : ShardedGradients {
 
   /// Calls `body`, which runs a forward pass of the inner model. Params: inputs – the same on all ranks
   void run(const std::vector<at::Tensor>& inputs, const std::function<void()>& body);
+  void compare_batches(const std::vector<at::Tensor>& inputs) const;
+  void run_part(const std::function<void()>& body);
+  void check_layers();
 
   Model inner;  ///< the model without exchanges
   Model model;  ///< the model that callers use; it refers to this object weakly
@@ -133,15 +136,31 @@ double mebibytes(int64_t bytes) {
 }  // namespace
 
 void TensorParallel::State::run(const std::vector<at::Tensor>& inputs, const std::function<void()>& body) {
+  compare_batches(inputs);
+  run_part(body);
+  check_layers();
+}
+
+void TensorParallel::State::compare_batches(const std::vector<at::Tensor>& inputs) const {
+  if (group.size() > 1 && first_forward) check_batches(inputs, group);
+}
+
+void TensorParallel::State::run_part(const std::function<void()>& body) {
   if (group.size() == 1) return body();
-  if (first_forward) check_batches(inputs, group);
   tap->reset();
   {
     const tap::OpCheckGuard check(tap);
     body();
   }
+  const bool sequence = tap->sequence();
   tap->reset();
-  if (first_forward) tap->check_all_used();
+  TORCH_CHECK(!sequence, "tensor parallelism: sequence parallelism has not reached the last block at the end of the ",
+              "forward pass or pipeline stage. Pass the number of blocks to sequence_blocks(), and do not use it in a ",
+              "pipeline.");
+}
+
+void TensorParallel::State::check_layers() {
+  if (group.size() > 1 && first_forward) tap->check_all_used();
   first_forward = false;
 }
 
@@ -168,6 +187,22 @@ at::Tensor TensorParallel::forward(const at::Tensor& input) const {
 void TensorParallel::run(const std::vector<at::Tensor>& inputs, const std::function<void()>& body) const {
   const Scope scope(state_);
   state_->run(inputs, body);
+}
+
+void TensorParallel::compare_batches(const std::vector<at::Tensor>& inputs) const {
+  state_->compare_batches(inputs);
+}
+
+void TensorParallel::run_part(const std::function<void()>& body) const {
+  state_->run_part(body);
+}
+
+void TensorParallel::check_layers() const {
+  state_->check_layers();
+}
+
+void TensorParallel::forget_freed_layers() const {
+  state_->tap->forget_freed();
 }
 
 bool TensorParallel::has_divided_logits() const {

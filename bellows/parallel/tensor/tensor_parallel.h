@@ -83,6 +83,18 @@ class TensorParallel {
   /// Params: inputs – tensors that must be equal on all ranks, such as those of the batch; compared once
   /// Throws: like forward()
   void run(const std::vector<at::Tensor>& inputs, const std::function<void()>& body) const;
+
+  // For pipeline(), which runs parts of the model in another order. In a forward pass, run() calls the first three.
+  /// In the first forward pass, compares tensors that must be equal on all ranks. Collective.
+  void compare_batches(const std::vector<at::Tensor>& inputs) const;
+  /// Calls `body`, which may run a part of the forward pass in a scope().
+  /// Throws: c10::Error if sequence parallelism is on at the end of the part
+  void run_part(const std::function<void()>& body) const;
+  /// In the first forward pass, throws c10::Error if a divided weight was not used.
+  void check_layers() const;
+  /// Forgets the layers whose parameters were freed.
+  void forget_freed_layers() const;
+
   /// Whether a forward pass has computed divided logits.
   bool has_divided_logits() const;
 
@@ -140,7 +152,7 @@ TensorParallel parallelize(const Model& model, const comm::Group& group, const T
 TensorParallel parallelize(const Model& model, const comm::Mesh& mesh, const std::string& axis, const TensorPlan& plan,
                            const TensorOptions& options = {});
 
-/// Whether a TensorParallel object has divided this parameter.
+/// Whether a TensorParallel object has divided this parameter. Always false while a Pipeline has the parameter.
 bool is_divided(const at::Tensor& parameter);
 
 }  // namespace bellows::parallel

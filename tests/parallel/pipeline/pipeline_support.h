@@ -20,6 +20,8 @@ struct StagedTraining {
   std::vector<int> first_parts = {};
   bool divide_backward = true;
   std::function<void(const Model&)> prepare = nullptr;  ///< called with the model before it is divided
+  std::optional<comm::Group> data = std::nullopt, tensor = std::nullopt;  ///< other axes of a mesh
+  std::optional<comm::Group> world = std::nullopt;                        ///< all ranks, if there are other axes
 };
 
 inline at::Tensor ids_of(int64_t number) {
@@ -78,9 +80,13 @@ inline Pipeline make_pipeline(const Task& task, const StagedTraining& run, const
   const Model model = tensor::make_on_rank(task, {.dropout = run.dropout});
   model.train();
   if (run.prepare) run.prepare(model);
-  return pipeline(
-      models::model_parts(model), group,
-      {.schedule = schedule, .first_parts = run.first_parts, .seed = 7, .divide_backward = run.divide_backward});
+  PipelineOptions options{.schedule = schedule,
+                          .first_parts = run.first_parts,
+                          .seed = 7,
+                          .divide_backward = run.divide_backward,
+                          .data = run.data};
+  if (run.tensor) options.tensor = parallelize(model, *run.tensor, tensor_plan(model));
+  return pipeline(models::model_parts(model), group, options);
 }
 
 inline Outcome train_on_rank(const Task& task, const StagedTraining& run, const PipelineSchedule& schedule,
@@ -94,7 +100,7 @@ inline Outcome train_on_rank(const Task& task, const StagedTraining& run, const 
                            {.loss_factor = factor, .weight = token_count});
       },
       outcome);
-  outcome.weights = comm::gather(stages.shards(), group);
+  outcome.weights = comm::gather(stages.shards(), run.world.value_or(group));
   return outcome;
 }
 

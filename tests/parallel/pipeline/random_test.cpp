@@ -40,6 +40,22 @@ void expect_masks_of_one_rank(const comm::World& world) {
   }
 }
 
+/// Masks do not depend on the number of tensor ranks. They differ between data ranks, but not with the number of stages.
+void expect_masks_of_meshes(const comm::World& world) {
+  const Task task = tensor::gpt_task();
+  const comm::Group own = comm::subgroup(world, {world.rank()}, "alone");
+  const comm::Mesh mesh(world, {{"pipeline", 2}, {"other", 2}});
+  const StagedTraining run{.steps = 5, .accumulate = 2, .max_norm = 0.5, .dropout = 0.3};
+  StagedTraining divided = run, replicated = run, whole = run;
+  divided.tensor = replicated.data = whole.data = mesh.group("other");
+  divided.world = world;
+  const Outcome alone = train_on_rank(task, run, gpipe(1, 4), own);
+  expect_like(train_on_rank(task, divided, zero_bubble_h1(2, 4), mesh.group("pipeline")), alone, 1e-9);
+  const Outcome both = train_on_rank(task, whole, gpipe(1, 4), own);
+  EXPECT_GT(std::abs(both.losses[0] - alone.losses[0]), 1e-6) << "both data ranks drew the same masks";
+  expect_like(train_on_rank(task, replicated, one_forward_one_backward(2, 4), mesh.group("pipeline")), both, 1e-9);
+}
+
 /// Steps leave the state of the default generator as it was.
 void expect_kept_generator(const comm::World& world) {
   Pipeline stages = make_pipeline(tensor::gpt_task(), {.dropout = 0.3}, one_forward_one_backward(4, 4), world);
@@ -55,6 +71,7 @@ TEST(PipelineRandom, MasksAreThoseOfOneRank) {
   if (std::getenv("RANK")) {
     const comm::World world = comm::init();
     expect_masks_of_one_rank(world);
+    expect_masks_of_meshes(world);
     return expect_kept_generator(world);
   }
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
