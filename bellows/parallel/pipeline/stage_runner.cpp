@@ -115,12 +115,12 @@ at::Tensor StageRunner::run_parts(int stage, int micro_batch, const at::Tensor& 
 
 at::Tensor StageRunner::weighted_loss(const at::Tensor& output, int micro_batch) {
   const auto at = static_cast<size_t>(micro_batch);
-  const double weight = step_.weights[at] / weight_sum_;
   // The mean of no tokens would be 0 / 0, and so would its gradients. The previous stages need zeros.
-  if (weight == 0) return at::where(at::zeros({}, output.options().dtype(at::kBool)), output, 0).sum();
+  if (step_.weights[at] == 0) return at::where(at::zeros({}, output.options().dtype(at::kBool)), output, 0).sum();
   const at::Tensor loss = (*step_.loss)(output, step_.batch->targets[at]);
   TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1, "the loss function must return one number.");
   check(loss, "the loss");
+  const double weight = step_.weights[at] / weight_sum_;
   loss_ += loss.item<double>() * weight;
   const at::Tensor scaled = loss.mul(weight * step_.loss_factor);
   return step_.grad_scale.defined() ? scaled.mul(step_.grad_scale.to(scaled.device())) : scaled;

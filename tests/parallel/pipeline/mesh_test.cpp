@@ -230,6 +230,23 @@ TEST(PipelineMesh, SequenceParallelismIsRefused) {
   });
 }
 
+TEST(PipelineMesh, ABatchWithoutWeightCountsNothing) {
+  const Task task = tensor::gpt_task();
+  const Model alone = tensor::make_on_rank(task, {});
+  alone.train();
+  const at::Tensor expected = mean_token_loss(alone.forward(ids_of(0)), {targets_of(0)});
+  expected.backward();
+  run_ranks(4, [&](const comm::Group& world) {
+    const MeshRank rank(task, {.data = 2}, one_forward_one_backward(2, 2), world);
+    Pipeline stages = rank.stages;
+    at::Tensor targets = targets_of(0);
+    if (rank.mesh.coordinate("data") == 1) targets.fill_(-100);
+    EXPECT_NEAR(stages.step({ids_of(0)}, {targets}, mean_token_loss, {.weight = token_count}), expected.item<double>(),
+                1e-9);
+    for (const at::Tensor& parameter : stages.parameters()) EXPECT_TRUE(parameter.grad().isfinite().all().item<bool>());
+  });
+}
+
 /// All pipelines of the data axis throw, and can continue with the next batch.
 TEST(PipelineMesh, BatchesOfOnePipelineEndTheStepOfAll) {
   run_ranks(2, [](const comm::Group& data) {
