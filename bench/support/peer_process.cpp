@@ -61,6 +61,13 @@ PeerProcess::PeerProcess(const std::vector<std::string>& command, double start_t
 }
 
 PeerProcess::~PeerProcess() {
+  // A child that reads commands ends when its input ends, and so do the ranks that it started.
+  if (to_child_ >= 0) close(to_child_);
+  to_child_ = -1;
+  for (int i = 0; i < 100 && pid_ > 0; ++i) {
+    if (waitpid(pid_, nullptr, WNOHANG) != 0) pid_ = -1;
+    if (pid_ > 0) usleep(20'000);
+  }
   kill_child();
 }
 
