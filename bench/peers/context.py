@@ -4,16 +4,13 @@ other ranks, reads the commands, and passes them on. The commands are `numbers O
 torch.distributed.tensor.experimental.context_parallel registers its ring for the attention kernels of GPUs only. This
 program therefore calls the functions of that ring itself, with the kernel of CPUs."""
 
-import os
-import subprocess
-import sys
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor.experimental._context_parallel import _attention as ring
 
 from formula_weights import uniform
-from protocol import serve
+from rank_protocol import join_ranks, serve_ranks
 
 HEADS, TOKENS, WIDTH = 4, 4096, 64
 aten = torch.ops.aten
@@ -84,13 +81,7 @@ class Step:
 
 
 def main():
-    size = int(os.environ["WORLD_SIZE"])
-    others = []
-    if os.environ["RANK"] == "0":
-        for rank in range(1, size):
-            others.append(subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "RANK": str(rank)}))
-    dist.init_process_group("gloo")
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    others = join_ranks()
     chosen = {}
 
     def numbers(name):
@@ -103,31 +94,7 @@ def main():
             chosen["step"]()
         dist.barrier()
 
-    commands = {"numbers": numbers, "run": run}
-
-    def follow():
-        while True:
-            line = [None]
-            dist.broadcast_object_list(line, 0)
-            if line[0] is None:
-                return
-            commands[line[0][0]](*line[0][1:])
-
-    def leading(name):
-        def call(*words):
-            dist.broadcast_object_list([(name, *words)], 0)
-            return commands[name](*words)
-
-        return call
-
-    if dist.get_rank() > 0:
-        follow()
-    else:
-        serve(leading("run"), {"numbers": leading("numbers")})
-        dist.broadcast_object_list([None], 0)
-        for other in others:
-            other.wait()
-    dist.destroy_process_group()
+    serve_ranks(others, run, {"numbers": numbers})
 
 
 if __name__ == "__main__":

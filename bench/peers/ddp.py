@@ -4,8 +4,6 @@ ranks, reads the commands, and passes them on. The commands are `losses MODEL.ST
 
 import argparse
 import os
-import subprocess
-import sys
 
 import torch
 import torch.distributed as dist
@@ -18,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import BertConfig, BertForSequenceClassification
 
 from formula_weights import labels, set_formula_weights, uniform
-from protocol import serve
+from rank_protocol import join_ranks, serve_ranks
 
 IMAGES, SIZE, CLASSES = 32, 64, 1000
 SEQUENCES, LENGTH, FEATURES, DIGITS = 8, 128, 64, 10
@@ -90,12 +88,7 @@ def main():
     flags.add_argument("--lr", type=float, required=True)
     flags = flags.parse_args()
     size = int(os.environ["WORLD_SIZE"])
-    others = []
-    if os.environ["RANK"] == "0":
-        for rank in range(1, size):
-            others.append(subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "RANK": str(rank)}))
-    dist.init_process_group("gloo")
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    others = join_ranks()
     chosen = {}
 
     def losses(name, count):
@@ -127,31 +120,7 @@ def main():
             chosen["step"]()
         dist.barrier()
 
-    commands = {"losses": losses, "run": run, "resident": resident}
-
-    def follow():
-        while True:
-            line = [None]
-            dist.broadcast_object_list(line, 0)
-            if line[0] is None:
-                return
-            commands[line[0][0]](*line[0][1:])
-
-    def leading(name):
-        def call(*words):
-            dist.broadcast_object_list([(name, *words)], 0)
-            return commands[name](*words)
-
-        return call
-
-    if dist.get_rank() > 0:
-        follow()
-    else:
-        serve(leading("run"), {"losses": leading("losses"), "resident": leading("resident")})
-        dist.broadcast_object_list([None], 0)
-        for other in others:
-            other.wait()
-    dist.destroy_process_group()
+    serve_ranks(others, run, {"losses": losses, "resident": resident})
 
 
 if __name__ == "__main__":

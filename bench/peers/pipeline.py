@@ -1,9 +1,6 @@
 """Training steps in stages with torch.distributed.pipelining: the peer of bench/pipeline/bench_pipeline.cpp. Rank 0 starts
 the other ranks, reads the commands, and passes them on. The commands are `losses SCHEDULE COUNT` and `run N`."""
 
-import os
-import subprocess
-import sys
 
 import torch
 import torch.distributed as dist
@@ -16,7 +13,7 @@ from torch.distributed.pipelining import (
 )
 
 from formula_weights import set_formula_weights, uniform
-from protocol import serve
+from rank_protocol import join_ranks, serve_ranks
 
 BLOCKS, WIDTH, TOKENS, MICRO_BATCHES, LEARNING_RATE = 16, 256, 2048, 8, 0.01
 
@@ -75,12 +72,7 @@ class Step:
 
 
 def main():
-    others = []
-    if os.environ["RANK"] == "0":
-        for rank in range(1, int(os.environ["WORLD_SIZE"])):
-            others.append(subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "RANK": str(rank)}))
-    dist.init_process_group("gloo")
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    others = join_ranks()
     chosen = {}
 
     def losses(name, count):
@@ -94,31 +86,7 @@ def main():
             chosen["step"]()
         dist.barrier()
 
-    commands = {"losses": losses, "run": run}
-
-    def follow():
-        while True:
-            line = [None]
-            dist.broadcast_object_list(line, 0)
-            if line[0] is None:
-                return
-            commands[line[0][0]](*line[0][1:])
-
-    def leading(name):
-        def call(*words):
-            dist.broadcast_object_list([(name, *words)], 0)
-            return commands[name](*words)
-
-        return call
-
-    if dist.get_rank() > 0:
-        follow()
-    else:
-        serve(leading("run"), {"losses": leading("losses")})
-        dist.broadcast_object_list([None], 0)
-        for other in others:
-            other.wait()
-    dist.destroy_process_group()
+    serve_ranks(others, run, {"losses": losses})
 
 
 if __name__ == "__main__":

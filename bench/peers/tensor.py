@@ -3,9 +3,6 @@ other ranks, reads the commands, and passes them on. The commands are `losses VA
 
 import argparse
 import contextlib
-import os
-import subprocess
-import sys
 
 import torch
 import torch.distributed as dist
@@ -23,7 +20,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from formula_weights import labels, set_formula_weights
-from protocol import serve
+from rank_protocol import join_ranks, serve_ranks
 
 LAYERS, WIDTH, HEADS, INNER, VOCABULARY = 4, 256, 8, 1024, 16_000
 SEQUENCES, LENGTH = 4, 128
@@ -123,12 +120,7 @@ def main():
     flags = argparse.ArgumentParser()
     flags.add_argument("--lr", type=float, required=True)
     flags = flags.parse_args()
-    others = []
-    if os.environ["RANK"] == "0":
-        for rank in range(1, int(os.environ["WORLD_SIZE"])):
-            others.append(subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "RANK": str(rank)}))
-    dist.init_process_group("gloo")
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    others = join_ranks()
     chosen = {}
 
     def losses(variant, count):
@@ -142,31 +134,7 @@ def main():
             chosen["step"]()
         dist.barrier()
 
-    commands = {"losses": losses, "run": run}
-
-    def follow():
-        while True:
-            line = [None]
-            dist.broadcast_object_list(line, 0)
-            if line[0] is None:
-                return
-            commands[line[0][0]](*line[0][1:])
-
-    def leading(name):
-        def call(*words):
-            dist.broadcast_object_list([(name, *words)], 0)
-            return commands[name](*words)
-
-        return call
-
-    if dist.get_rank() > 0:
-        follow()
-    else:
-        serve(leading("run"), {"losses": leading("losses")})
-        dist.broadcast_object_list([None], 0)
-        for other in others:
-            other.wait()
-    dist.destroy_process_group()
+    serve_ranks(others, run, {"losses": losses})
 
 
 if __name__ == "__main__":
