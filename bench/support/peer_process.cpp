@@ -38,6 +38,7 @@ PeerProcess::PeerProcess(const std::vector<std::string>& command, double start_t
   setenv("OMP_NUM_THREADS", std::to_string(at::get_num_threads()).c_str(), 1);
   setenv("GOMP_SPINCOUNT", "20000", 0);
   std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   int down[2], up[2];

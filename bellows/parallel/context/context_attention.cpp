@@ -106,6 +106,7 @@ std::vector<at::Tensor> to_heads(const std::vector<at::Tensor>& tensors, const R
 /// The reverse: this rank's tokens of all heads.
 at::Tensor to_tokens(const at::Tensor& x, const RingOptions& options) {
   std::vector<at::Tensor> parts;
+  parts.reserve(static_cast<size_t>(options.layout.ranks));
   for (int rank = 0; rank < options.layout.ranks; ++rank) parts.push_back(part_of_rank(x, 2, rank, options.layout));
   return exchange_parts(at::stack(parts), options.group).movedim(0, 1).flatten(1, 2);
 }

@@ -83,6 +83,7 @@ struct Pipeline::State final : ShardedGradients {
     }
     connect();
   }
+  virtual ~State() = default;
 
   void connect() {
     exchange.emplace(options.schedule, *group, device);

@@ -56,14 +56,16 @@ void finish_mean(const ReplicaBucket& bucket, comm::Pending& pending) {
 
 /// The gradients of the parameters that any replica used. Creates those that this rank lacks.
 std::vector<at::Tensor> used_gradients(const std::vector<at::Tensor>& parameters, const comm::Group& replicas) {
+  if (parameters.empty()) return {};
   std::vector<int64_t> defined;
+  defined.reserve(parameters.size());
   for (const at::Tensor& parameter : parameters) defined.push_back(parameter.grad().defined() ? 1 : 0);
   const at::Tensor used =
       comm::all_reduce(at::tensor(defined, at::kLong).to(parameters.front().device()), replicas).cpu();
   std::vector<at::Tensor> gradients;
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (used.const_data_ptr<int64_t>()[i] == 0) continue;
-    at::Tensor parameter = parameters[i];
+    const at::Tensor& parameter = parameters[i];
     if (!parameter.grad().defined()) parameter.mutable_grad() = at::zeros_like(parameter);
     TORCH_CHECK_VALUE(parameter.grad().layout() == at::kStrided, "expected dense gradients, got a ",
                       parameter.grad().layout(), " gradient of sizes [", c10::Join(", ", parameter.sizes()),

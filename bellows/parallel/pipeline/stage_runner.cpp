@@ -36,6 +36,7 @@ MicroBatches MicroBatches::divide(const std::vector<at::Tensor>& inputs, const s
     const int64_t length = samples / count + (i < samples % count ? 1 : 0);
     const auto part_of = [&](const std::vector<at::Tensor>& tensors) {
       std::vector<at::Tensor> parts;
+      parts.reserve(tensors.size());
       for (const at::Tensor& tensor : tensors)
         parts.push_back(tensor.defined() ? tensor.narrow(0, begin, length) : at::Tensor());
       return parts;
