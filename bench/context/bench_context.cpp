@@ -2,7 +2,6 @@
 // all-to-all against the ring of Python's context_parallel, with the same kernel of libtorch.
 #include <c10/util/StringUtil.h>
 
-#include <filesystem>
 #include <optional>
 #include <string_view>
 
@@ -24,10 +23,6 @@ struct Sides {
       : ours(with_world(our_command(), ranks)), gathering(with_world(our_command(), ranks)) {
     if (!options.peer_python.empty())
       python.emplace(with_world({options.peer_python, source_dir() + "/bench/peers/context.py"}, ranks));
-  }
-
-  static std::vector<std::string> our_command() {
-    return {std::filesystem::read_symlink("/proc/self/exe").string(), "--serve"};
   }
 };
 

@@ -2,9 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include <iomanip>
 #include <memory>
-#include <sstream>
 #include <vector>
 
 #include "bellows/comm/collectives.h"
@@ -47,10 +45,8 @@ class ContextRun {
     std::vector<at::Tensor> sums = {step().detach().to(at::kDouble).square().sum()};
     for (size_t i = 0; i < 3; ++i) sums.push_back(parts_[i].grad().to(at::kDouble).square().sum());
     const at::Tensor all = comm::all_reduce(at::stack(sums), world_);
-    std::ostringstream text;
-    for (int64_t i = 0; i < all.numel(); ++i)
-      text << (i > 0 ? " " : "") << std::setprecision(10) << all[i].item<double>();
-    return text.str();
+    const auto* numbers = all.const_data_ptr<double>();
+    return numbers_text({numbers, numbers + all.numel()});
   }
 
  private:
@@ -59,28 +55,19 @@ class ContextRun {
   std::vector<at::Tensor> parts_;
 };
 
-std::string obey_context(const std::string& line, std::unique_ptr<ContextRun>& run, const World& world,
-                         const ContextSizes& sizes) {
-  std::istringstream words(line);
-  std::string command, name;
-  words >> command;
-  if (command == "numbers") {
-    words >> name;
-    run = std::make_unique<ContextRun>(name, world, sizes);
-    return run->numbers();
-  }
-  int64_t count = 0;
-  words >> count;
-  return std::to_string(seconds_of_steps([&] { run->step(); }, count, world));
-}
-
 }  // namespace
 
 int serve_context_rank(const ContextSizes& sizes) {
   start_other_ranks("bench_context");
   const World world = init();
   std::unique_ptr<ContextRun> run;
-  return serve_commands(world, [&](const std::string& line) { return obey_context(line, run, world, sizes); });
+  const auto numbers = [&](std::istream& words) {
+    std::string name;
+    words >> name;
+    run = std::make_unique<ContextRun>(name, world, sizes);
+    return run->numbers();
+  };
+  return serve_commands(world, [&] { run->step(); }, {{"numbers", numbers}});
 }
 
 }  // namespace bellows::bench

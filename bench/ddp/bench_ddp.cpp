@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <filesystem>
 #include <iomanip>
 #include <optional>
 #include <sstream>
@@ -109,10 +108,6 @@ Row measure(const Work& work, const std::string& ours_as, const std::string& the
   }
   const Comparison comparison = compare(sides, steps_plan(options));
   return time_row(work.title + ", " + ours_as + " against " + theirs_as, "time per step", "ms", comparison, equal);
-}
-
-std::vector<std::string> our_command() {
-  return {std::filesystem::read_symlink("/proc/self/exe").string(), "--serve"};
 }
 
 std::vector<std::string> their_command(const Options& options) {

@@ -1,8 +1,8 @@
 #include "bench/ddp/side.h"
 
 #include <fstream>
+#include <memory>
 #include <optional>
-#include <sstream>
 
 #include "bellows/comm/collectives.h"
 #include "bellows/comm/world.h"
@@ -98,13 +98,12 @@ class Run {
   bool keeps_gradients_ = false;
 };
 
+/// The mean of the ranks' losses.
 std::string losses(Run& run, int64_t count, const World& world) {
-  std::string text;
-  for (int64_t i = 0; i < count; ++i) {
-    const at::Tensor mean = comm::all_reduce(run.step().detach().to(at::kDouble), world, comm::Reduce::mean);
-    text += (i > 0 ? " " : "") + std::to_string(mean.item<double>());
-  }
-  return text;
+  const auto mean = [&] {
+    return comm::all_reduce(run.step().detach().to(at::kDouble), world, comm::Reduce::mean).item<double>();
+  };
+  return losses_text(mean, count);
 }
 
 /// The most bytes that this rank held at once in a step, model and optimizer included.
@@ -137,37 +136,32 @@ std::string resident_peak(const std::string& name, const World& world, double le
   return std::to_string(status_bytes("VmHWM") - before);
 }
 
-std::string obey(const std::string& line, std::unique_ptr<Run>& run, const World& world, double learning_rate) {
-  std::istringstream words(line);
-  std::string command, name;
-  int64_t count = 0;
-  words >> command;
-  if (command == "losses") {
-    words >> name >> count;
-    run.reset();
-    run = std::make_unique<Run>(name, world, learning_rate);
-    return losses(*run, count, world);
-  }
-  if (command == "peak") {
-    words >> name;
-    run.reset();
-    return peak(name, world, learning_rate);
-  }
-  if (command == "resident") {
-    words >> name;
-    return resident_peak(name, world, learning_rate);
-  }
-  words >> count;
-  return std::to_string(seconds_of_steps([&] { run->step(); }, count, world));
-}
-
 }  // namespace
 
 int serve_rank(double learning_rate) {
   start_other_ranks("bench_ddp");
   const World world = init();
   std::unique_ptr<Run> run;
-  return serve_commands(world, [&](const std::string& line) { return obey(line, run, world, learning_rate); });
+  const auto drop_run_and_read = [&run](std::istream& words) {
+    std::string name;
+    words >> name;
+    run.reset();
+    return name;
+  };
+  const RankCommands commands = {
+      {"losses",
+       [&](std::istream& words) {
+         const std::string name = drop_run_and_read(words);
+         int64_t count = 0;
+         words >> count;
+         run = std::make_unique<Run>(name, world, learning_rate);
+         return losses(*run, count, world);
+       }},
+      {"peak", [&](std::istream& words) { return peak(drop_run_and_read(words), world, learning_rate); }},
+      {"resident", [&](std::istream& words) { return resident_peak(drop_run_and_read(words), world, learning_rate); }},
+  };
+  return serve_commands(
+      world, [&] { run->step(); }, commands);
 }
 
 }  // namespace bellows::bench

@@ -88,13 +88,7 @@ def main():
         chosen["step"] = Step(name)
         return chosen["step"].numbers()
 
-    def run(count):
-        dist.barrier()
-        for _ in range(int(count)):
-            chosen["step"]()
-        dist.barrier()
-
-    serve_ranks(others, run, {"numbers": numbers})
+    serve_ranks(others, lambda: chosen["step"](), {"numbers": numbers})
 
 
 if __name__ == "__main__":

@@ -114,13 +114,7 @@ def main():
             step()
         return [status_bytes("VmHWM") - before]
 
-    def run(count):
-        dist.barrier()
-        for _ in range(int(count)):
-            chosen["step"]()
-        dist.barrier()
-
-    serve_ranks(others, run, {"losses": losses, "resident": resident})
+    serve_ranks(others, lambda: chosen["step"](), {"losses": losses, "resident": resident})
 
 
 if __name__ == "__main__":

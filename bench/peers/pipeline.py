@@ -80,13 +80,7 @@ def main():
         chosen["step"] = Step(name)
         return [chosen["step"]() for _ in range(int(count))]
 
-    def run(count):
-        dist.barrier()
-        for _ in range(int(count)):
-            chosen["step"]()
-        dist.barrier()
-
-    serve_ranks(others, run, {"losses": losses})
+    serve_ranks(others, lambda: chosen["step"](), {"losses": losses})
 
 
 if __name__ == "__main__":

@@ -21,8 +21,16 @@ def join_ranks():
     return others
 
 
-def serve_ranks(others, run, commands):
-    """Like serve(), with functions that all ranks call. The ranks end when the benchmark closes its connection."""
+def serve_ranks(others, step, commands):
+    """Like serve(), with functions that all ranks call; `run n` calls step() n times. The ranks end when the benchmark closes
+    its connection."""
+
+    def run(count):
+        dist.barrier()
+        for _ in range(int(count)):
+            step()
+        dist.barrier()
+
     all_commands = {"run": run, **commands}
 
     def leading(name):

@@ -128,13 +128,7 @@ def main():
         chosen["step"] = Step(variant, flags)
         return [chosen["step"]().item() for _ in range(int(count))]
 
-    def run(count):
-        dist.barrier()
-        for _ in range(int(count)):
-            chosen["step"]()
-        dist.barrier()
-
-    serve_ranks(others, run, {"losses": losses})
+    serve_ranks(others, lambda: chosen["step"](), {"losses": losses})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 // Training steps of a model in stages on 2 or 4 ranks of one thread each: our schedules against those of Python's
 // torch.distributed.pipelining, over Gloo, from the same libtorch.
 #include <cmath>
-#include <filesystem>
 #include <optional>
 #include <string_view>
 
@@ -19,8 +18,7 @@ struct Sides {
   PeerProcess ours;
   std::optional<PeerProcess> python;
 
-  Sides(int ranks, const Options& options)
-      : ours(with_world({std::filesystem::read_symlink("/proc/self/exe").string(), "--serve"}, ranks)) {
+  Sides(int ranks, const Options& options) : ours(with_world(our_command(), ranks)) {
     if (!options.peer_python.empty())
       python.emplace(with_world({options.peer_python, source_dir() + "/bench/peers/pipeline.py"}, ranks));
   }
@@ -68,7 +66,6 @@ int main(int argc, char** argv) {
       argc, argv,
       "Times training steps of a model in stages on 2 and 4 ranks of one thread each, with four schedules, against "
       "Python's\ntorch.distributed.pipelining over Gloo. Before that, the losses of five steps are compared. --row: "
-      "part "
-      "of the names of the rows\nto measure, such as 1f1b.",
+      "part of the names of the rows\nto measure, such as 1f1b.",
       run, {{"row", ""}});
 }

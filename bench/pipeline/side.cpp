@@ -2,8 +2,7 @@
 
 #include <torch/torch.h>
 
-#include <iomanip>
-#include <sstream>
+#include <memory>
 #include <vector>
 
 #include "bellows/models/formula_weights.h"
@@ -51,12 +50,6 @@ class PipelineRun {
     return loss;
   }
 
-  std::string losses(int64_t count) {
-    std::ostringstream text;
-    for (int64_t i = 0; i < count; ++i) text << (i > 0 ? " " : "") << std::setprecision(10) << step();
-    return text.str();
-  }
-
  private:
   static parallel::Pipeline make(const std::string& schedule, const World& world, const PipelineSizes& sizes) {
     std::vector<Model> blocks;
@@ -72,29 +65,21 @@ class PipelineRun {
   at::Tensor x_, y_;
 };
 
-std::string obey_pipeline(const std::string& line, std::unique_ptr<PipelineRun>& run, const World& world,
-                          const PipelineSizes& sizes) {
-  std::istringstream words(line);
-  std::string command, name;
-  int64_t count = 0;
-  words >> command;
-  if (command == "losses") {
-    words >> name >> count;
-    run.reset();
-    run = std::make_unique<PipelineRun>(name, world, sizes);
-    return run->losses(count);
-  }
-  words >> count;
-  return std::to_string(seconds_of_steps([&] { run->step(); }, count, world));
-}
-
 }  // namespace
 
 int serve_pipeline_rank(const PipelineSizes& sizes) {
   start_other_ranks("bench_pipeline");
   const World world = init();
   std::unique_ptr<PipelineRun> run;
-  return serve_commands(world, [&](const std::string& line) { return obey_pipeline(line, run, world, sizes); });
+  const auto losses = [&](std::istream& words) {
+    std::string schedule;
+    int64_t count = 0;
+    words >> schedule >> count;
+    run.reset();
+    run = std::make_unique<PipelineRun>(schedule, world, sizes);
+    return losses_text([&] { return run->step(); }, count);
+  };
+  return serve_commands(world, [&] { run->step(); }, {{"losses", losses}});
 }
 
 }  // namespace bellows::bench

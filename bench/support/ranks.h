@@ -3,12 +3,17 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
+#include <iomanip>
 #include <iostream>
+#include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -20,6 +25,11 @@
 // The ranks of one side of a comparison are processes. Rank 0 is a PeerProcess, starts the other ranks, and forwards the
 // commands to them.
 namespace bellows::bench {
+
+/// Returns the command with which this program serves as a rank.
+inline std::vector<std::string> our_command() {
+  return {std::filesystem::read_symlink("/proc/self/exe").string(), "--serve"};
+}
 
 /// Returns the command that starts rank 0 of some ranks with one thread each.
 inline std::vector<std::string> with_world(const std::vector<std::string>& command, int ranks) {
@@ -73,14 +83,41 @@ inline double seconds_of_steps(const std::function<void()>& step, int64_t count,
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Answers the commands that rank 0 reads from its standard input. All ranks call `obey`.
-inline int serve_commands(const World& world, const std::function<std::string(const std::string&)>& obey) {
+/// Returns the numbers as an answer of a side.
+inline std::string numbers_text(const std::vector<double>& numbers) {
+  std::ostringstream text;
+  text << std::setprecision(10);
+  for (size_t i = 0; i < numbers.size(); ++i) text << (i > 0 ? " " : "") << numbers[i];
+  return text.str();
+}
+
+/// Returns the losses of `count` steps as an answer of a side.
+inline std::string losses_text(const std::function<double()>& step, int64_t count) {
+  std::vector<double> losses(static_cast<size_t>(count));
+  std::generate(losses.begin(), losses.end(), step);
+  return numbers_text(losses);
+}
+
+/// Functions that answer commands. They read the rest of the line.
+using RankCommands = std::map<std::string, std::function<std::string(std::istream& words)>>;
+
+/// Answers the commands that rank 0 reads from its standard input: `run N` with the time of N calls of `step`, and other
+/// commands by their functions. All ranks call the same functions.
+inline int serve_commands(const World& world, const std::function<void()>& step, RankCommands commands) {
+  commands["run"] = [&](std::istream& words) {
+    int64_t count = 0;
+    words >> count;
+    return std::to_string(seconds_of_steps(step, count, world));
+  };
   const bool first = world.rank() == 0;
   if (first) std::cout << "ready" << std::endl;
   for (std::string line; !first || std::getline(std::cin, line);) {
     line = comm::broadcast_string(line, 0, world);
     if (line.empty()) break;
-    const std::string answer = obey(line);
+    std::istringstream words(line);
+    std::string command;
+    words >> command;
+    const std::string answer = commands.at(command)(words);
     if (first) std::cout << answer << std::endl;
   }
   if (first) comm::broadcast_string("", 0, world);

@@ -1,6 +1,5 @@
 // Tensor parallelism on ranks of one thread each against Python's parallelize_module, over Gloo, from the same libtorch.
 #include <cmath>
-#include <filesystem>
 #include <optional>
 #include <string_view>
 
@@ -44,7 +43,7 @@ Row measure(const std::string& title, const std::string& variant, const Options&
 int run(const Options& options) {
   const int ranks = std::stoi(options.extra.at("ranks"));
   Report report("tensor", options);
-  TensorSide ours("ours", {std::filesystem::read_symlink("/proc/self/exe").string(), "--serve"}, ranks);
+  TensorSide ours("ours", our_command(), ranks);
   std::optional<TensorSide> theirs;
   if (!options.peer_python.empty())
     theirs.emplace("Python",

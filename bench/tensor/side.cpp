@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <optional>
-#include <sstream>
 
 #include "bellows/optim/optimizers.h"
 #include "bellows/parallel/tensor/tensor_parallel.h"
@@ -52,34 +51,21 @@ class TensorRun {
   std::optional<optim::AdamW> optimizer_;
 };
 
-std::string losses_of(TensorRun& run, int64_t count) {
-  std::string text;
-  for (int64_t i = 0; i < count; ++i) text += (i > 0 ? " " : "") + std::to_string(run.step().item<double>());
-  return text;
-}
-
-std::string obey(const std::string& line, std::unique_ptr<TensorRun>& run, const World& world, double learning_rate) {
-  std::istringstream words(line);
-  std::string command, variant;
-  int64_t count = 0;
-  words >> command;
-  if (command == "losses") {
-    words >> variant >> count;
-    run.reset();
-    run = std::make_unique<TensorRun>(variant, world, learning_rate);
-    return losses_of(*run, count);
-  }
-  words >> count;
-  return std::to_string(seconds_of_steps([&] { run->step(); }, count, world));
-}
-
 }  // namespace
 
 int serve_tensor_rank(double learning_rate) {
   start_other_ranks("bench_tensor");
   const World world = init();
   std::unique_ptr<TensorRun> run;
-  return serve_commands(world, [&](const std::string& line) { return obey(line, run, world, learning_rate); });
+  const auto losses = [&](std::istream& words) {
+    std::string variant;
+    int64_t count = 0;
+    words >> variant >> count;
+    run.reset();
+    run = std::make_unique<TensorRun>(variant, world, learning_rate);
+    return losses_text([&] { return run->step().item<double>(); }, count);
+  };
+  return serve_commands(world, [&] { run->step(); }, {{"losses", losses}});
 }
 
 }  // namespace bellows::bench
