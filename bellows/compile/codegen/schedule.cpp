@@ -6,6 +6,8 @@
 #include <set>
 #include <tuple>
 
+#include "bellows/core/round_up.h"
+
 namespace bellows::compile_detail {
 namespace {
 
@@ -292,7 +294,7 @@ class Scheduler {
         need(key, nearest_[u]);
       } else if (!slots_.contains(u)) {
         slots_[u] = scratch_bytes_;
-        scratch_bytes_ += (elements(varies_[u]) * c10::elementSize(e_.terms[u].type) + 63) / 64 * 64;
+        scratch_bytes_ += round_up(elements(varies_[u]) * c10::elementSize(e_.terms[u].type), 64);
         phases_.insert(keys_[u]);
         need(keys_[u], nearest_[u]);
       }

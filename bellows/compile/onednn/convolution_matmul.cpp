@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "bellows/compile/onednn/primitives_impl.h"
+#include "bellows/core/round_up.h"
 #include "bellows/kernels/parallel.h"
 
 namespace bellows::compile_detail::onednn {
@@ -135,8 +136,8 @@ class WindowProduct : public graph::Kernel {
       : windows_(shape),
         what_(what),
         product_(std::move(product)),
-        second_((first_bytes + 63) / 64 * 64),
-        third_((second_bytes + 63) / 64 * 64) {}
+        second_(round_up(first_bytes, 64)),
+        third_(round_up(second_bytes, 64)) {}
 
   template <class Number>
   Number* first(void* scratch) const {

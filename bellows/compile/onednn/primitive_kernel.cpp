@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "bellows/compile/onednn/primitives_impl.h"
+#include "bellows/core/round_up.h"
 
 namespace bellows::compile_detail::onednn {
 
@@ -47,10 +48,6 @@ Desc vector_of(memory::dim size) {
 
 namespace {
 
-size_t in_whole_lines(size_t bytes) {
-  return (bytes + 63) / 64 * 64;
-}
-
 dnnl::algorithm algorithm_of(PostOp::Kind kind) {
   switch (kind) {
     case PostOp::Kind::gelu:
@@ -86,11 +83,11 @@ PrimitiveKernel::PrimitiveKernel(std::string name, dnnl::primitive primitive, st
       stream_(engine()) {
   for (const Slot& slot : slots_) {
     if (slot.place != Place::scratch) continue;
-    scratch_bytes_ = std::max(scratch_bytes_, in_whole_lines(slot.offset + slot.desc.get_size()));
+    scratch_bytes_ = std::max(scratch_bytes_, round_up(slot.offset + slot.desc.get_size(), 64));
   }
   if (scratchpad.get_size() > 0) {
     slots_.push_back({DNNL_ARG_SCRATCHPAD, scratchpad, Place::scratch, 0, scratch_bytes_});
-    scratch_bytes_ += in_whole_lines(scratchpad.get_size());
+    scratch_bytes_ += round_up(scratchpad.get_size(), 64);
   }
   memories_.reserve(slots_.size());
   for (const Slot& slot : slots_) memories_.emplace_back(slot.desc, engine(), nullptr);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "bellows/core/round_up.h"
 #include "bellows/data/picture.h"
 #include "bellows/io/bytes.h"
 
@@ -221,7 +222,7 @@ class ExampleFields {
 
   std::byte* take(size_t bytes) {
     std::byte* taken = sample_.buffer.data() + taken_;
-    taken_ += (bytes + 7) / 8 * 8;
+    taken_ += round_up(bytes, 8);
     return taken;
   }
 
