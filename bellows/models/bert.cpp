@@ -196,36 +196,34 @@ class Bert final : public torch::nn::Module, public layers::Blocks {
   }
 
   std::vector<ModelPart> parts() override {
-    std::vector<ModelPart> result;
-    result.push_back({"embeddings", layers::tensors_of({embeddings_.get()}),
-                      [this](const at::Tensor&, const std::vector<at::Tensor>& inputs) {
-                        return embeddings_->forward(read_inputs(inputs));
-                      }});
-    for (size_t i = 0; i < encoder_->layer.size(); ++i) {
-      result.push_back({"layer." + std::to_string(i), layers::tensors_of({encoder_->layer[i].get()}),
-                        [this, layer = encoder_->layer[i]](const at::Tensor& x, const std::vector<at::Tensor>& inputs) {
-                          return run_layer(layer, x, read_inputs(inputs).mask);
-                        }});
-    }
-    result.push_back(
-        {"head", head_tensors(), [this](const at::Tensor& x, const std::vector<at::Tensor>&) { return head(x); }});
-    return result;
+    using Inputs = std::vector<at::Tensor>;
+    return layers::parts_of(
+        {"embeddings", layers::tensors_of({embeddings_.get()}),
+         [this](const at::Tensor&, const Inputs& inputs) { return embeddings_->forward(read_inputs(inputs)); }},
+        "layer", encoder_->layer,
+        [this](const auto& layer, const at::Tensor& x, const Inputs& inputs) {
+          return run_layer(layer, x,
+                           layers::attention_mask(inputs.at(0), layers::optional_input(inputs, 1), pad_token()));
+        },
+        {"head", head_tensors(), [this](const at::Tensor& x, const Inputs&) { return head(x); }});
   }
 
   int64_t block_count() const override { return options_.num_hidden_layers; }
 
  private:
+  /// Tokens with this id are padding if there is no mask.
+  std::optional<int64_t> pad_token() const {
+    return options_.mask_padding ? std::optional(options_.pad_token_id) : std::nullopt;
+  }
   /// Params: inputs – ids, mask and types. The last two may be undefined or missing
   Tokens read_inputs(const std::vector<at::Tensor>& inputs) const {
     const BertOptions& o = options_;
-    const auto pad = o.mask_padding ? std::optional(o.pad_token_id) : std::nullopt;
-    const auto optional = [&](size_t i) { return i < inputs.size() ? inputs[i] : at::Tensor(); };
-    return layers::read_tokens(inputs.at(0), optional(1), optional(2),
+    return layers::read_tokens(inputs.at(0), layers::optional_input(inputs, 1), layers::optional_input(inputs, 2),
                                {.model = "bert",
                                 .vocab_size = o.vocab_size,
                                 .max_length = o.max_position_embeddings,
                                 .types = o.type_vocab_size,
-                                .pad_token = pad});
+                                .pad_token = pad_token()});
   }
   at::Tensor run_layer(const std::shared_ptr<BertLayer>& layer, const at::Tensor& x, const at::Tensor& mask) const {
     return run([layer, mask](const at::Tensor& y) { return layer->forward(y, mask); }, x);

@@ -129,33 +129,33 @@ class DistilBert final : public torch::nn::Module, public layers::Blocks {
   }
 
   std::vector<ModelPart> parts() override {
-    std::vector<ModelPart> result;
-    result.push_back({"embeddings", layers::tensors_of({embeddings_.get()}),
-                      [this](const at::Tensor&, const std::vector<at::Tensor>& inputs) {
-                        return embeddings_->forward(read_inputs(inputs));
-                      }});
-    for (size_t i = 0; i < blocks_.size(); ++i) {
-      result.push_back({"layer." + std::to_string(i), layers::tensors_of({blocks_[i].get()}),
-                        [this, layer = blocks_[i]](const at::Tensor& x, const std::vector<at::Tensor>& inputs) {
-                          return run_layer(layer, x, read_inputs(inputs).mask);
-                        }});
-    }
-    result.push_back(
-        {"head", head_tensors(), [this](const at::Tensor& x, const std::vector<at::Tensor>&) { return head(x); }});
-    return result;
+    using Inputs = std::vector<at::Tensor>;
+    return layers::parts_of(
+        {"embeddings", layers::tensors_of({embeddings_.get()}),
+         [this](const at::Tensor&, const Inputs& inputs) { return embeddings_->forward(read_inputs(inputs)); }},
+        "layer", blocks_,
+        [this](const auto& layer, const at::Tensor& x, const Inputs& inputs) {
+          return run_layer(layer, x,
+                           layers::attention_mask(inputs.at(0), layers::optional_input(inputs, 1), pad_token()));
+        },
+        {"head", head_tensors(), [this](const at::Tensor& x, const Inputs&) { return head(x); }});
   }
 
   int64_t block_count() const override { return options_.n_layers; }
 
  private:
+  /// Tokens with this id are padding if there is no mask.
+  std::optional<int64_t> pad_token() const {
+    return options_.mask_padding ? std::optional(options_.pad_token_id) : std::nullopt;
+  }
   /// Params: inputs – ids and mask. The mask may be undefined or missing
   Tokens read_inputs(const std::vector<at::Tensor>& inputs) const {
     const DistilBertOptions& o = options_;
-    const auto pad = o.mask_padding ? std::optional(o.pad_token_id) : std::nullopt;
-    const at::Tensor mask = inputs.size() > 1 ? inputs[1] : at::Tensor();
-    return layers::read_tokens(
-        inputs.at(0), mask, {},
-        {.model = "distilbert", .vocab_size = o.vocab_size, .max_length = o.max_position_embeddings, .pad_token = pad});
+    return layers::read_tokens(inputs.at(0), layers::optional_input(inputs, 1), {},
+                               {.model = "distilbert",
+                                .vocab_size = o.vocab_size,
+                                .max_length = o.max_position_embeddings,
+                                .pad_token = pad_token()});
   }
   at::Tensor run_layer(const std::shared_ptr<DistilBertBlock>& layer, const at::Tensor& x,
                        const at::Tensor& mask) const {

@@ -110,21 +110,14 @@ class Gpt final : public torch::nn::Module, public layers::Blocks, public layers
   }
 
   std::vector<ModelPart> parts() override {
-    std::vector<ModelPart> result;
-    result.push_back(
-        {"embeddings", layers::tensors_of({wte_.get(), wpe_.get()}),
-         [this](const at::Tensor&, const std::vector<at::Tensor>& inputs) { return embed(inputs.at(0)); }});
-    for (size_t i = 0; i < blocks_.size(); ++i) {
-      result.push_back({"h." + std::to_string(i), layers::tensors_of({blocks_[i].get()}),
-                        [this, block = blocks_[i]](const at::Tensor& x, const std::vector<at::Tensor>&) {
-                          return run_block(block, x);
-                        }});
-    }
+    using Inputs = std::vector<at::Tensor>;
     std::vector<at::Tensor> last = layers::tensors_of({ln_f_.get()});
     if (options_.logits) last.push_back(wte_->weight);
-    result.push_back(
-        {"head", std::move(last), [this](const at::Tensor& x, const std::vector<at::Tensor>&) { return head(x); }});
-    return result;
+    return layers::parts_of(
+        {"embeddings", layers::tensors_of({wte_.get(), wpe_.get()}),
+         [this](const at::Tensor&, const Inputs& inputs) { return embed(inputs.at(0)); }},
+        "h", blocks_, [this](const auto& block, const at::Tensor& x, const Inputs&) { return run_block(block, x); },
+        {"head", std::move(last), [this](const at::Tensor& x, const Inputs&) { return head(x); }});
   }
 
   int64_t block_count() const override { return options_.n_layer; }

@@ -148,6 +148,13 @@ std::string output_name(TextHead head) {
   return "output";
 }
 
+at::Tensor attention_mask(const at::Tensor& ids, const at::Tensor& mask, std::optional<int64_t> pad_token) {
+  const at::Tensor kept = mask.defined() ? mask.ne(0) : pad_token ? ids.ne(*pad_token) : at::Tensor();
+  // Without a mask, attention uses its fastest kernels. On other devices, the check would cost a synchronization.
+  const bool full = !kept.defined() || (kept.is_cpu() && !is_exporting() && kept.all().item<bool>());
+  return full ? at::Tensor() : kept.unsqueeze(1).unsqueeze(1);
+}
+
 Tokens read_tokens(const at::Tensor& ids, const at::Tensor& mask, const at::Tensor& types, const TokenLimits& limits) {
   TORCH_CHECK_VALUE(ids.defined() && ids.scalar_type() == at::kLong && ids.dim() == 2, limits.model,
                     ": expected token ids, int64 [N, T], got ",
@@ -160,10 +167,7 @@ Tokens read_tokens(const at::Tensor& ids, const at::Tensor& mask, const at::Tens
   check_like_ids(limits, ids, types, "token types");
   check_range(limits, ids, limits.vocab_size, "token ids");
   check_range(limits, types, limits.types, "token types");
-  const at::Tensor kept = mask.defined() ? mask.ne(0) : limits.pad_token ? ids.ne(*limits.pad_token) : at::Tensor();
-  // Without a mask, attention uses its fastest kernels. On other devices, the check would cost a synchronization.
-  const bool full = !kept.defined() || (kept.is_cpu() && !is_exporting() && kept.all().item<bool>());
-  return {ids, full ? at::Tensor() : kept.unsqueeze(1).unsqueeze(1), types.defined() ? types.to(at::kLong) : types};
+  return {ids, attention_mask(ids, mask, limits.pad_token), types.defined() ? types.to(at::kLong) : types};
 }
 
 void init_normal(torch::nn::Module& module, double std) {

@@ -2,8 +2,10 @@
 
 #include <torch/torch.h>
 
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bellows/models/blocks.h"
@@ -37,6 +39,23 @@ class Blocks {
 
 /// Returns the parameters and buffers of modules.
 std::vector<at::Tensor> tensors_of(const std::vector<const torch::nn::Module*>& modules);
+
+/// Lists the parts of a model: its embeddings, its layers and its head.
+/// Params: name – of the layers. Their parts are "name.0", "name.1" and so on
+///         run – called with a layer, its input and the inputs of the model
+template <class Layer, class Run>
+std::vector<ModelPart> parts_of(ModelPart embeddings, const std::string& name,
+                                const std::vector<std::shared_ptr<Layer>>& layers, const Run& run, ModelPart head) {
+  std::vector<ModelPart> parts = {std::move(embeddings)};
+  for (size_t i = 0; i < layers.size(); ++i) {
+    parts.push_back({name + "." + std::to_string(i), tensors_of({layers[i].get()}),
+                     [run, layer = layers[i]](const at::Tensor& x, const std::vector<at::Tensor>& inputs) {
+                       return run(layer, x, inputs);
+                     }});
+  }
+  parts.push_back(std::move(head));
+  return parts;
+}
 
 /// Base class of root modules that end with a linear layer; see forward_with_head().
 class Headed {
@@ -96,6 +115,11 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
 /// Returns the name of a model's output in transformers.
 std::string output_name(TextHead head);
 
+/// Returns an input of a model. It is undefined if it is missing.
+inline at::Tensor optional_input(const std::vector<at::Tensor>& inputs, size_t i) {
+  return i < inputs.size() ? inputs[i] : at::Tensor();
+}
+
 /// The limits for the tokens that a model accepts.
 struct TokenLimits {
   std::string model;
@@ -108,6 +132,9 @@ struct Tokens {
   at::Tensor mask;   ///< [N, 1, 1, T], false for padding; undefined if there is no padding
   at::Tensor types;  ///< [N, T]; undefined if all types are 0
 };
+
+/// Returns Tokens::mask for checked inputs. See read_tokens() for the parameters.
+at::Tensor attention_mask(const at::Tensor& ids, const at::Tensor& mask, std::optional<int64_t> pad_token);
 
 /// Checks the inputs of a text model.
 /// Params: ids, types – int64 [N, T]. If `types` is undefined, all types are 0
