@@ -5,9 +5,11 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/core/Generator.h>
 
+#include <exception>
 #include <optional>
 
 #include "bellows/core/device.h"
+#include "bellows/core/error.h"
 #include "bellows/core/log.h"
 
 namespace bellows::checkpoint {
@@ -59,6 +61,14 @@ void set_rng_state(const NamedTensors& state) {
                       "set_rng_state: the state of ", name, " should be ", generator.get_state().sizes(),
                       " bytes, but it is ", tensor.scalar_type(), " ", tensor.sizes(), ".");
     generator.set_state(tensor);
+  }
+}
+
+RngGuard::~RngGuard() {
+  try {
+    set_rng_state(state_);
+  } catch (const std::exception& error) {
+    log_warn("checkpoint: the states of the random generators could not be restored: ", user_message(error));
   }
 }
 

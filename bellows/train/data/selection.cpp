@@ -66,13 +66,14 @@ void turn_dropout_on(const Model& model) {
 }
 
 at::Tensor bald_scores(const Model& model, data::Loader& loader, int64_t passes, uint64_t seed) {
-  const auto generators = checkpoint::rng_state();
-  seed_everything(seed);
-  turn_dropout_on(model);
   std::vector<at::Tensor> probabilities;
-  for (int64_t pass = 0; pass < passes; ++pass)
-    probabilities.push_back(at::softmax(outputs_of(model, loader).logits, 1));
-  checkpoint::set_rng_state(generators);
+  {
+    const checkpoint::RngGuard restores_generators;
+    seed_everything(seed);
+    turn_dropout_on(model);
+    for (int64_t pass = 0; pass < passes; ++pass)
+      probabilities.push_back(at::softmax(outputs_of(model, loader).logits, 1));
+  }
   const at::Tensor all = at::stack(probabilities);
   TORCH_CHECK_VALUE(!at::equal(all[0], all[1]), "select: bald needs a model with dropout; two passes through \"",
                     model.name(), "\" returned the same result. Use entropy or margin.");

@@ -101,19 +101,17 @@ std::string Activations::describe() const {
 
 std::string recompute_obstacle(const Recipe& recipe) {
   if (recipe.data_parallel == "dp") return "the replicas of data_parallel = dp share random generators";
-  const auto generators = checkpoint::rng_state();
-  int64_t blocks = 0;
+  const checkpoint::RngGuard restores_generators;
   try {
     const models::ModelEntry entry = resolve_model(recipe).model;
     const int64_t width = entry.input_shape[0] > 0 ? entry.input_shape[0] : 3;
     const auto skeleton = models::model_skeleton(entry);
-    blocks = models::run_blocks_by(skeleton ? entry.make_sized(skeleton->small, 10) : entry.make(10, width), nullptr);
+    const int64_t blocks =
+        models::run_blocks_by(skeleton ? entry.make_sized(skeleton->small, 10) : entry.make(10, width), nullptr);
+    return blocks > 0 ? "" : "the model " + recipe.model + " does not define blocks";
   } catch (const c10::Error& error) {
-    checkpoint::set_rng_state(generators);
     return user_message(error);
   }
-  checkpoint::set_rng_state(generators);
-  return blocks > 0 ? "" : "the model " + recipe.model + " does not define blocks";
 }
 
 }  // namespace bellows::train

@@ -98,9 +98,8 @@ Replicas::Replicas(Job& job) {
     state_->losses.push_back(std::move(replica.loss));
     return replica.model;
   };
-  const NamedTensors generators = checkpoint::rng_state();  // the initial weights of replicas are replaced
+  const checkpoint::RngGuard restores_generators;  // the initial weights of replicas are replaced
   state_->data_parallel = std::make_unique<parallel::DataParallel>(job.model, make, std::move(devices));
-  checkpoint::set_rng_state(generators);
 }
 
 Replicas::~Replicas() = default;

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "bellows/core/error.h"
+#include "bellows/core/round_up.h"
 #include "bellows/io/crc32.h"
 
 namespace bellows::train {
@@ -111,7 +112,7 @@ int64_t CacheLayout::logits_bytes() const {
 }
 
 int64_t CacheLayout::stride() const {
-  return (logits_begin() + logits_bytes() + 7) / 8 * 8;
+  return round_up(logits_begin() + logits_bytes(), 8);
 }
 
 CacheWriter::CacheWriter(const std::string& path, CacheFacts facts, CacheLayout layout)

@@ -191,9 +191,8 @@ data::Dataset with_teacher_outputs(const ResolvedJob& job, const Distillation& d
     const CacheLock lock(path);
     if (!std::filesystem::exists(path, error)) {
       if (lock.held()) remove_unfinished(path);
-      const NamedTensors generators = checkpoint::rng_state();
+      const checkpoint::RngGuard restores_generators;
       compute(job, distillation, train, facts);
-      checkpoint::set_rng_state(generators);
       log_info("teacher_cache: stored the teacher's outputs for ", train.size(), " samples in ", path, ".");
     }
   }
