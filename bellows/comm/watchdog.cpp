@@ -53,7 +53,6 @@ std::string Watchdog::add_channel(const std::string& group, int from, int to, in
   const std::vector<int> ranks = groups_.at(group).all;
   groups_[name] = {.callers = {ranks.at(static_cast<size_t>(from)), ranks.at(static_cast<size_t>(to))},
                    .all = ranks,
-                   .first_number = 1,
                    .between_two = true};
   return name;
 }
@@ -61,7 +60,9 @@ std::string Watchdog::add_channel(const std::string& group, int from, int to, in
 Call Watchdog::enter(const std::string& group, std::string what) {
   MutexLock lock(mutex_);
   auto& calls = calls_[group];
-  const int64_t number = calls.empty() ? groups_[group].first_number : calls.back().number + 1;
+  // Number 0 is the call that connects the group.
+  const int64_t first_number = groups_[group].between_two ? 1 : 0;
+  const int64_t number = calls.empty() ? first_number : calls.back().number + 1;
   calls.push_back({group, number, std::move(what)});
   if (calls.size() > noted_calls) calls.pop_front();
   running_.push_back({.call = calls.back(), .since = Clock::now(), .next_warning_s = warn_after_s_});
@@ -234,7 +235,7 @@ std::string Watchdog::trouble_of(int rank, const Call& call, const Note& note, b
 
 /// Describes a rank that does not make the call, but whose end can be the cause of its failure: ranks that waited for
 /// it also failed. Returns "" if it did not end unexpectedly.
-std::string Watchdog::end_of_bystander(int rank, const Note& note) const {
+std::string Watchdog::end_of_other_member(int rank, const Note& note) const {
   const PeerState state = look_up(peers_[rank]);
   if (state != PeerState::stopped && !(state == PeerState::ended && note.end.empty())) return "";
   return c10::str("Rank ", rank, " (", name_of(peers_[rank]), ") ",
@@ -259,7 +260,7 @@ Watchdog::Blame Watchdog::examine(const Call& call) const {
     const Note note = read_note(rank);
     if (!is_gone(rank, note)) continue;
     const bool calls = std::find(others.begin(), others.end(), rank) != others.end();
-    gone.add(rank, calls ? trouble_of(rank, call, note, false) : end_of_bystander(rank, note));
+    gone.add(rank, calls ? trouble_of(rank, call, note, false) : end_of_other_member(rank, note));
   }
   if (!gone.ranks.empty()) return gone;  // notes of the others may be older than the call
   const auto end = Clock::now() + 3s;

@@ -75,7 +75,6 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   struct Members {
     std::vector<int> callers;   ///< the ranks that make the calls
     std::vector<int> all = {};  ///< the ranks of the group, whose end can be the cause of a failure
-    int64_t first_number = 0;   ///< of the first call
     bool between_two = false;   ///< calls by which one rank sends to another one
   };
   struct Blame {
@@ -94,7 +93,7 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   bool is_gone(int rank, const Note& note) const;
   Note fresh_note(int rank, Clock::time_point end, bool& silent) const;
   std::string trouble_of(int rank, const Call& call, const Note& note, bool silent) const;
-  std::string end_of_bystander(int rank, const Note& note) const;
+  std::string end_of_other_member(int rank, const Note& note) const;
 
   const Store store_;
   const int rank_;

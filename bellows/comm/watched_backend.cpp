@@ -277,7 +277,7 @@ class WatchedBackend final : public c10d::Backend {
       throw;  // invalid arguments
     } catch (const std::exception& error) {
       watchdog_->finished(call);
-      // Gloo reports a connection that has closed already when a call starts.
+      // Gloo throws if a call starts on a connection that is already closed.
       TORCH_CHECK_WITH(DistBackendError, false, watchdog_->error_text(call, user_message(error)));
     }
   }

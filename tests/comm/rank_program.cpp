@@ -38,7 +38,7 @@ void join(const Arguments& arguments) {
   say(c10::str("rank ", world.rank(), " of ", world.size(), " sum ", sum.item<float>(), " ", world.backend()));
 }
 
-/// steps JOIN_TIMEOUT COLLECTIVE_TIMEOUT: until somebody ends it.
+/// steps JOIN_TIMEOUT COLLECTIVE_TIMEOUT: until a rank is killed.
 void steps(const Arguments& arguments) {
   const World world = join_world(arguments);
   say(c10::str("pid ", getpid()));
@@ -65,7 +65,7 @@ void late(const Arguments& arguments) {
   all_reduce(at::ones({5}), world);
 }
 
-/// uneven JOIN_TIMEOUT COLLECTIVE_TIMEOUT: rank 1 has fewer batches. Who asks for the result again gets the error
+/// uneven JOIN_TIMEOUT COLLECTIVE_TIMEOUT: rank 1 has fewer batches. A second wait() throws the same error
 /// again.
 void uneven(const Arguments& arguments) {
   const World world = join_world(arguments);
@@ -91,7 +91,7 @@ void unsent(const Arguments& arguments) {
   receive(at::ones({4}), 1, world);
 }
 
-/// chain JOIN_TIMEOUT COLLECTIVE_TIMEOUT: each rank passes tensors on, until somebody ends it.
+/// chain JOIN_TIMEOUT COLLECTIVE_TIMEOUT: each rank passes tensors on, until a rank is killed.
 void chain(const Arguments& arguments) {
   const World world = join_world(arguments);
   say(c10::str("pid ", getpid()));

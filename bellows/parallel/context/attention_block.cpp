@@ -18,13 +18,9 @@ namespace {
 
 constexpr double minus_infinity = -std::numeric_limits<double>::infinity();
 
-/// The flash kernel of CPUs has no dropout, and needs values as wide as keys.
+/// The CPU flash kernel does not support dropout, and requires values of the same width as the keys.
 bool uses_flash(const AttentionBlock& block) {
   return block.query.is_cpu() && !block.kept.defined() && block.query.size(3) == block.value.size(3);
-}
-
-at::Tensor with_dense_rows(const at::Tensor& x) {
-  return x.stride(-1) == 1 ? x : x.contiguous();
 }
 
 /// Repeats the heads of keys or values that several heads of the queries share.
@@ -44,7 +40,7 @@ std::optional<at::Tensor> flash_mask(const AttentionBlock& block) {
 
 /// True for queries whose keys are all hidden: [N or 1, H or 1, Q or 1]. The flash kernel returns zeros for them, but
 /// not the logarithm of zero.
-at::Tensor blind_queries(const AttentionBlock& block) {
+at::Tensor fully_masked_queries(const AttentionBlock& block) {
   const at::Tensor hidden = block.mask.eq(minus_infinity).squeeze(2);
   return block.causal ? hidden.logical_not().cumsum(-1).eq(0) : hidden.all(-1, /*keepdim=*/true);
 }
@@ -79,6 +75,10 @@ at::ScalarType merge_dtype(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
+at::Tensor with_dense_rows(const at::Tensor& x) {
+  return x.stride(-1) == 1 ? x : x.contiguous();
+}
+
 at::Tensor finite_log_weight(const at::Tensor& log_weight) {
   return log_weight.masked_fill(log_weight.eq(minus_infinity), 0);
 }
@@ -89,7 +89,7 @@ AttentionOutput attend(const AttentionBlock& block) {
   if (uses_flash(block)) {
     auto [out, log_weight] = at::_scaled_dot_product_flash_attention_for_cpu(
         with_dense_rows(block.query), key, value, /*dropout_p=*/0, block.causal, flash_mask(block), block.scale);
-    if (block.mask.defined()) log_weight = log_weight.masked_fill(blind_queries(block), minus_infinity);
+    if (block.mask.defined()) log_weight = log_weight.masked_fill(fully_masked_queries(block), minus_infinity);
     return {out, log_weight};
   }
   at::Tensor weights = scores_of(block, key);

@@ -17,6 +17,9 @@ struct AttentionBlock {
 /// The dtype in which blocks are merged: fp64 for fp64, otherwise fp32.
 at::ScalarType merge_dtype(const at::Tensor& x);
 
+/// Returns `x`, or a contiguous copy if elements of its last dim are not adjacent in memory. The flash kernel needs this.
+at::Tensor with_dense_rows(const at::Tensor& x);
+
 struct AttentionOutput {
   at::Tensor out;         ///< [N, H, Q, e]
   at::Tensor log_weight;  ///< logarithm of the sum of the exponentials of the scores, [N, H, Q]; -inf: no visible key

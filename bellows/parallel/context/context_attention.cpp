@@ -2,10 +2,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_safe_softmax.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
-#include <ATen/ops/ones_like.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
@@ -15,7 +15,6 @@
 #include <limits>
 #include <vector>
 
-#include "bellows/comm/collectives.h"
 #include "bellows/parallel/context/context_call.h"
 #include "bellows/parallel/context/context_exchange.h"
 #include "bellows/parallel/context/ring_attention.h"
@@ -37,8 +36,7 @@ at::Tensor complete_mask(const ContextAttentionOptions& options, const at::Tenso
   const c10::NoGradGuard no_grad;
   at::Tensor mask = options.mask.detach();
   while (mask.dim() < 4) mask = mask.unsqueeze(0);
-  if (mask.size(3) == keys && group.size() > 1)
-    mask = in_token_order(comm::all_gather(mask.contiguous(), group).movedim(0, 3).flatten(3, 4), 3, layout);
+  if (mask.size(3) == keys) mask = gather_tokens(mask, 3, layout, group);
   if (mask.scalar_type() != at::kBool) return mask.to(query.scalar_type());
   return at::zeros(mask.sizes(), query.options())
       .masked_fill_(mask.logical_not(), -std::numeric_limits<double>::infinity());
@@ -69,7 +67,7 @@ at::Tensor gathered_attention(const ContextCall& call) {
   if (options.causal) {
     const int64_t keys = key.size(2);
     const at::Tensor own = token_positions(keys, options.group.rank(), options.layout).unsqueeze(1);
-    const at::Tensor later = own.lt(token_positions(keys, 0, {.ranks = 1})).to(query.device());
+    const at::Tensor later = own.lt(at::arange(keys)).to(query.device());
     const at::Tensor hidden =
         at::zeros(later.sizes(), query.options()).masked_fill_(later, -std::numeric_limits<double>::infinity());
     mask = mask.defined() ? mask + hidden : hidden;

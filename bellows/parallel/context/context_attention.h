@@ -38,9 +38,9 @@ struct ContextAttentionOptions {
 /// Attention over a sequence that is divided among the ranks of a group. Returns the output for this rank's queries,
 /// and is differentiable. Collective, in forward and in backward.
 ///
-/// All ranks must pass tensors of the same shapes, and the same options. Keys may have another length than queries, as
-/// in cross-attention, if their sequence is divided in the same way and the attention is not causal. Queries without a
-/// visible key get zeros.
+/// All ranks must pass tensors of the same shapes, and the same options. The number of keys may differ from the number
+/// of queries, as in cross-attention, if keys are divided in the same way and the attention is not causal. Queries
+/// without a visible key get zeros.
 /// Shapes:   query [N, H, Q, d]; key [N, G, K, d]; value [N, G, K, e] → [N, H, Q, e]. Q and K are the tokens of this
 ///           rank. G is H, or divides H if `grouped` is set
 /// Numerics: equals at::scaled_dot_product_attention of the complete sequence except for rounding, also with dropout,

@@ -1,12 +1,10 @@
 #include "bellows/parallel/context/context_call.h"
 
 #include <ATen/Context.h>
-#include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
 #include <torch/version.h>
 
-#include <algorithm>
 #include <functional>
 #include <mutex>
 #include <string_view>

@@ -105,14 +105,10 @@ ContextParallel::ContextParallel(const comm::Mesh& mesh, const std::string& axis
     : ContextParallel(mesh.group(axis), options) {}
 
 ContextParallel::Scope::Scope(std::shared_ptr<State> state) : state_(std::move(state)) {
-  // Also if a scope exists already: it may be that of another thread. If the tap is installed twice, the first one
-  // computes.
-  guards_.push_back(std::make_shared<tap::ArgumentTapGuard>(state_->tap));
-  if (state_->group.size() > 1) guards_.push_back(std::make_shared<tap::OpCheckGuard>(state_->tap));
-}
-
-ContextParallel::Scope::~Scope() {
-  while (!guards_.empty()) guards_.pop_back();
+  // Install the tap even if a scope exists, because that scope may belong to another thread. If the tap is installed
+  // twice, only the first one computes.
+  tap_ = std::make_shared<tap::ArgumentTapGuard>(state_->tap);
+  if (state_->group.size() > 1) check_ = std::make_shared<tap::OpCheckGuard>(state_->tap);
 }
 
 const comm::Group& ContextParallel::group() const {

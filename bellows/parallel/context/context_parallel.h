@@ -35,8 +35,8 @@ struct ContextBlocks {
   /// only. It must then compute each token on its own, without dropout, like the language model heads of BERT,
   /// DistilBERT and GPT-2.
   bool gather = true;
-  RunContextBlock
-      run;  ///< calls the blocks, for example with recompute::checkpoint(). If null, they are called directly
+  /// Calls the blocks, for example with recompute::checkpoint(). If null, they are called directly.
+  RunContextBlock run;
 };
 
 /// Divides the sequence of a model's activations among the ranks of a group (context parallelism). Every rank holds all
@@ -84,13 +84,13 @@ class ContextParallel {
   class Scope {
    public:
     explicit Scope(std::shared_ptr<State> state);
-    ~Scope();
+    ~Scope() = default;
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
     std::shared_ptr<State> state_;
-    std::vector<std::shared_ptr<void>> guards_;
+    std::shared_ptr<void> tap_, check_;  ///< guards, which end in reverse order
   };
   [[nodiscard]] Scope scope() const { return Scope(state_); }
 

@@ -77,6 +77,7 @@ class KeyValueRing {
     held_->value().copy_(value_);
   }
 
+  int rank() const { return rank_; }
   int source() const { return (rank_ - step_ + ranks_) % ranks_; }
   int step() const { return step_; }
   at::Tensor key() const { return held_ ? held_->key() : key_; }
@@ -109,15 +110,14 @@ struct HeldBlock {
 };
 
 std::optional<HeldBlock> held_block(const RingInput& input, const RingOptions& options, const KeyValueRing& ring) {
-  const int rank = options.layout.ranks == 1 ? 0 : options.group.rank();
   const int64_t queries = input.query.size(2), keys = input.key.size(2);
-  const auto range = visible_block(options.layout, rank, ring.source(), options.causal, queries, keys);
+  const auto range = visible_block(options.layout, ring.rank(), ring.source(), options.causal, queries, keys);
   if (!range) return std::nullopt;
   const auto part = [&](const at::Tensor& x) {
     if (!x.defined()) return x;
-    return part_of_rank(x, 3, ring.source(), options.layout).narrow(3, range->key_begin, range->keys);
+    return part_of_rank(x, 3, ring.source(), options.layout).narrow(3, 0, range->keys);
   };
-  const auto of_keys = [&](const at::Tensor& x) { return x.narrow(2, range->key_begin, range->keys); };
+  const auto of_keys = [&](const at::Tensor& x) { return x.narrow(2, 0, range->keys); };
   const auto of_queries = [&](const at::Tensor& x) { return x.narrow(2, range->query_begin, range->queries); };
   return HeldBlock{*range,
                    {.query = of_queries(input.query),
@@ -138,7 +138,8 @@ AttentionOutput ring_forward(const RingInput& input, const RingOptions& options)
     if (!held) return;
     const AttentionOutput part = attend(held->block);
     if (ring.step() > 0) return merge(all, part, held->range.query_begin);
-    all = {part.out.to(merge_dtype(input.query)), part.log_weight};  // this rank's keys concern all of its queries
+    // The block of this rank's own keys covers all of its queries.
+    all = {part.out.to(merge_dtype(input.query)), part.log_weight};
   });
   return all;
 }
@@ -161,8 +162,8 @@ class KeyValueGradients {
     if (step > 1) receive();
     const KeyValueBuffer& sum = step == 0 ? own_ : *held_;
     if (part.key.defined()) {
-      sum.key().narrow(2, range.key_begin, range.keys).add_(part.key);
-      sum.value().narrow(2, range.key_begin, range.keys).add_(part.value);
+      sum.key().narrow(2, 0, range.keys).add_(part.key);
+      sum.value().narrow(2, 0, range.keys).add_(part.value);
     }
     if (step > 0) transfer_.start(held_->flat(), next_->flat());
   }
@@ -226,9 +227,8 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
     const variable_list saved = context->get_saved_variables();
     const auto capsule = context->saved_data["options"].toCapsule();
     const RingInput input{saved[0], saved[1], saved[2], saved[3], saved[4]};
-    const at::Tensor gradient = gradients[0].stride(-1) == 1 ? gradients[0] : gradients[0].contiguous();
-    const AttentionGradients sums =
-        ring_backward(input, static_cast<const SavedRingOptions&>(*capsule).options, gradient, saved[5], saved[6]);
+    const AttentionGradients sums = ring_backward(input, static_cast<const SavedRingOptions&>(*capsule).options,
+                                                  with_dense_rows(gradients[0]), saved[5], saved[6]);
     return {sums.query, sums.key, sums.value, {}, {}};
   }
 };

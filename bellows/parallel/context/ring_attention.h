@@ -17,7 +17,7 @@ struct RingInput {
 
 struct RingOptions {
   comm::Group group;
-  SequenceLayout layout;  ///< with one rank, nothing is exchanged, whatever the group is
+  SequenceLayout layout;  ///< if `ranks` is 1, nothing is exchanged, regardless of the group's size
   bool causal = false;
   double dropout = 0, scale = 1;
 };

@@ -31,9 +31,10 @@ at::Tensor in_token_order(const at::Tensor& x, int64_t dim, const SequenceLayout
 /// Returns the positions of a rank's tokens in a sequence of `tokens` tokens: int64 [tokens / ranks].
 at::Tensor token_positions(int64_t tokens, int rank, const SequenceLayout& layout);
 
-/// The queries of one rank that attend to keys of another rank: ranges within the parts of both ranks.
+/// The queries of one rank that attend to keys of another rank: a range of the first rank's part. The keys are the first
+/// `keys` keys of the other rank.
 struct VisibleBlock {
-  int64_t query_begin = 0, queries = 0, key_begin = 0, keys = 0;
+  int64_t query_begin = 0, queries = 0, keys = 0;
   bool causal = false;  ///< within the block, query i attends to the keys 0 … i
 };
 

@@ -185,7 +185,7 @@ TEST(SequenceLayout, BlocksCoverTheVisibleKeysOnce) {
         at::Tensor seen = at::ones({block->queries, block->keys}, at::kLong);
         if (block->causal) seen = seen.tril();
         const at::Tensor rows = token_positions(16, query_rank, layout).narrow(0, block->query_begin, block->queries);
-        const at::Tensor columns = token_positions(16, key_rank, layout).narrow(0, block->key_begin, block->keys);
+        const at::Tensor columns = token_positions(16, key_rank, layout).narrow(0, 0, block->keys);
         counts.index_put_({rows.unsqueeze(1), columns.unsqueeze(0)}, seen, /*accumulate=*/true);
         work[static_cast<size_t>(query_rank)] += seen.sum().item<int64_t>();
       }

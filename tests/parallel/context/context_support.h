@@ -59,7 +59,7 @@ inline NamedTensors gradients_of(const Model& model) {
   return gradients;
 }
 
-/// Trains on this rank. `averaged` is the group over which gradients are averaged.
+/// Trains on this rank.
 inline Outcome train_divided(const Task& task, const Training& how, const ContextParallel& context,
                              const Division& division) {
   const Model model = tensor::make_on_rank(task, how);

@@ -139,7 +139,7 @@ TEST(ContextTraining, BlocksOnAnotherThread) {
   });
 }
 
-/// A model of your own, which knows the positions of its tokens: ids [N, T] → [N, T, 3].
+/// A custom model that adds the embeddings of its tokens' positions: ids [N, T] → [N, T, 3].
 struct OwnAttention final : torch::nn::Module {
   OwnAttention() {
     words = register_module("words", torch::nn::Embedding(11, 8));
