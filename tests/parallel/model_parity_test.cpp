@@ -2,8 +2,6 @@
 #include <torch/nn/functional/loss.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <optional>
 
 #include "bellows/comm/collectives.h"
@@ -16,8 +14,8 @@
 #include "bellows/optim/clip.h"
 #include "bellows/parallel/ddp/distributed_data_parallel.h"
 #include "bellows/parallel/zero/zero_optimizer.h"
-#include "tests/comm/launched.h"
 #include "tests/parallel/ddp_models.h"
+#include "tests/parallel/own_processes.h"
 
 // GPT-2 and the encoder–decoder with dropout, gradient accumulation and clipping: four processes, each with its own
 // random numbers, train as one process that computes the four parts of each batch one after the other.
@@ -190,9 +188,7 @@ Trained trained_alone(const ParityModel& kind, at::ScalarType dtype, const comm:
   return result;
 }
 
-void expect_parity_on_this_rank() {
-  const comm::World world = comm::init();
-  ASSERT_EQ(world.size(), parity_parts);
+void expect_parity_on_this_rank(const comm::World& world) {
   const comm::Mesh mesh(world, {{"data", 2}, {"shard", 2}});
   for (const ParityModel& kind : {parity_gpt(), parity_encoder_decoder()}) {
     for (const ParityTolerance& tolerance : parity_tolerances) {
@@ -208,25 +204,10 @@ void expect_parity_on_this_rank() {
   }
 }
 
-// The test runs itself in four processes.
 TEST(ModelsOnRanks, TwentyStepsWithDropoutAreThoseOfOneProcess) {
-  if (std::getenv("RANK")) return expect_parity_on_this_rank();
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  std::string folder = (std::filesystem::temp_directory_path() / "bellows-parity-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-  std::vector<std::future<comm::testing::Alone>> ranks;
-  ranks.reserve(parity_parts);
-  for (int rank = 0; rank < parity_parts; ++rank) {
-    const std::string command = c10::str("env -u BELLOWS_TOKEN OMP_NUM_THREADS=1 WORLD_SIZE=", parity_parts,
-                                         " RANK=", rank, " BELLOWS_STORE=file://", folder, "/store") +
-                                " timeout -k 1 600 " + self + " 2>&1";
-    ranks.push_back(std::async(std::launch::async, comm::testing::run_shell, command));
-  }
-  for (auto& rank : ranks) {
-    const comm::testing::Alone outcome = rank.get();
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
-  }
-  std::filesystem::remove_all(folder);
+  run_processes(
+      parity_parts, [](const comm::World& world, const std::string&) { expect_parity_on_this_rank(world); },
+      /*timeout_s=*/600);
 }
 
 }  // namespace

@@ -17,8 +17,9 @@ namespace bellows::parallel::testing {
 
 /// Runs the current test again in some processes, which form a world, and there calls `body`. Each process has its own
 /// random generators, unlike the threads of run_ranks().
-/// Params: body – receives the world, and a folder that the processes share
-inline void run_processes(int count, const std::function<void(const comm::World&, const std::string&)>& body) {
+/// Params: body – receives the world, and a folder that the processes share; timeout_s – limit for each process
+inline void run_processes(int count, const std::function<void(const comm::World&, const std::string&)>& body,
+                          int timeout_s = 240) {
   if (std::getenv("RANK")) {
     const comm::World world = comm::init();
     ASSERT_EQ(world.size(), count);
@@ -32,8 +33,8 @@ inline void run_processes(int count, const std::function<void(const comm::World&
   for (int rank = 0; rank < count; ++rank) {
     const std::string command =
         c10::str("env -u BELLOWS_TOKEN -u GTEST_OUTPUT OMP_NUM_THREADS=1 WORLD_SIZE=", count, " RANK=", rank,
-                 " BELLOWS_STORE=file://", folder, "/store BELLOWS_TEST_FOLDER=", folder, " timeout -k 1 240 ", self,
-                 " --gtest_filter=", test.test_suite_name(), ".", test.name(), " 2>&1");
+                 " BELLOWS_STORE=file://", folder, "/store BELLOWS_TEST_FOLDER=", folder, " timeout -k 1 ", timeout_s,
+                 " ", self, " --gtest_filter=", test.test_suite_name(), ".", test.name(), " 2>&1");
     ranks.push_back(std::async(std::launch::async, comm::testing::run_shell, command));
   }
   for (auto& rank : ranks) {

@@ -7,6 +7,7 @@
 #include "bellows/optim/gradient_accumulator.h"
 #include "bellows/optim/state/state.h"
 #include "tests/checkpoint/support.h"
+#include "tests/parallel/saved_tensors.h"
 #include "tests/parallel/zero_support.h"
 #include "tests/support/errors.h"
 
@@ -143,18 +144,6 @@ TEST(ZeroLowBit, CodesWhatOneProcessCodes) {
       });
     }
   }
-}
-
-/// What a folder has of an optimizer.
-std::vector<SavedTensor> optimizer_tensors(const checkpoint::ShardedIndex& saved) {
-  constexpr std::string_view section = "optimizer/";
-  std::vector<SavedTensor> result;
-  result.reserve(saved.tensors.size());
-  for (const checkpoint::SavedTensor& tensor : saved.tensors) {
-    if (tensor.name.starts_with(section))
-      result.push_back({tensor.name.substr(section.size()), tensor.scalar_type(), tensor.sizes, tensor.strides});
-  }
-  return result;
 }
 
 TEST(ZeroLowBit, AFolderOfTwoRanksLoadsOnOneAndThree) {

@@ -2,8 +2,10 @@
 
 #include <torch/serialize.h>
 
+#include <charconv>
 #include <map>
 #include <sstream>
+#include <string_view>
 
 #include "bellows/core/error.h"
 #include "bellows/core/named_state.h"
@@ -285,6 +287,20 @@ void load_state_dict(to::Optimizer& optimizer, const NamedTensors& state) {
   TORCH_CHECK_VALUE(known,
                     "optim::load_state_dict: expected \"archive\" for an optimizer class of your own. "
                     "The state belongs to another optimizer.");
+}
+
+std::optional<std::pair<size_t, std::string>> split_state_name(const std::string& name) {
+  constexpr std::string_view prefix = "state.";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  size_t index = 0;
+  const char* const last = name.data() + name.size();
+  const auto [end, error] = std::from_chars(name.data() + prefix.size(), last, index);
+  if (error != std::errc() || end == last || *end != '.') return std::nullopt;
+  return std::pair(index, std::string(end + 1, last));
+}
+
+std::string state_name(size_t index, const std::string& field) {
+  return at_index("state", index) + field;
 }
 
 double get_lr(const to::Optimizer& optimizer) {

@@ -2,6 +2,11 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+
 #include "bellows/core/model.h"
 
 namespace bellows::optim {
@@ -20,6 +25,11 @@ NamedTensors state_dict(const torch::optim::Optimizer& optimizer);
 /// Throws: c10::ValueError if the class, or the number or shapes of parameters differ; nothing is changed in this case
 /// Ref:    torch.optim.Optimizer.load_state_dict
 void load_state_dict(torch::optim::Optimizer& optimizer, const NamedTensors& state);
+
+/// Splits "state.<i>.<field>" into i and the field. Returns nothing for other names, such as those of options.
+std::optional<std::pair<size_t, std::string>> split_state_name(const std::string& name);
+/// Returns "state.<index>.<field>".
+std::string state_name(size_t index, const std::string& field);
 
 /// The learning rate of the first parameter group.
 double get_lr(const torch::optim::Optimizer& optimizer);

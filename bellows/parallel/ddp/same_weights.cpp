@@ -65,6 +65,16 @@ at::Tensor weight_digests(const NamedTensors& parameters, const comm::Group& gro
   return comm::all_gather(digests, group);
 }
 
+std::optional<std::pair<int64_t, size_t>> first_difference(const at::Tensor& digests) {
+  for (int64_t rank = 1; rank < digests.size(0); ++rank) {
+    for (int64_t i = 0; i < digests.size(1); ++i) {
+      if (digests[rank][i].item<int64_t>() != digests[0][i].item<int64_t>())
+        return std::pair(rank, static_cast<size_t>(i));
+    }
+  }
+  return std::nullopt;
+}
+
 /// Hashes which parameters were written since the last comparison, how often, and whether a sampled element changed.
 uint64_t SameWeights::State::changes() const {
   uint64_t result = 0;
@@ -98,18 +108,13 @@ void SameWeights::State::end() {
 
 /// Compares values, because rank 0 alone may write weights and restore them, for example to evaluate averaged weights.
 void SameWeights::State::compare_values() {
-  const at::Tensor all = weight_digests(parameters, group);
-  for (int64_t rank = 1; rank < all.size(0); ++rank) {
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const auto column = static_cast<int64_t>(i);
-      if (all[rank][column].item<int64_t>() == all[0][column].item<int64_t>()) continue;
-      failure = c10::str("DistributedDataParallel: the ranks hold different weights: parameter \"", parameters[i].first,
-                         "\" on rank ", rank, " differs from rank 0 (group ", group.name(),
-                         "). An optimizer step failed or was skipped on some ranks. ",
-                         "End all ranks and resume from the last checkpoint.");
-      TORCH_CHECK(false, failure);
-    }
-  }
+  const auto found = first_difference(weight_digests(parameters, group));
+  if (!found) return;
+  failure = c10::str("DistributedDataParallel: the ranks hold different weights: parameter \"",
+                     parameters[found->second].first, "\" on rank ", found->first, " differs from rank 0 (group ",
+                     group.name(), "). An optimizer step failed or was skipped on some ranks. ",
+                     "End all ranks and resume from the last checkpoint.");
+  TORCH_CHECK(false, failure);
 }
 
 SameWeights::SameWeights(NamedTensors parameters, const comm::Group& group)

@@ -2,8 +2,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "bellows/comm/group.h"
@@ -14,6 +18,9 @@ namespace bellows::parallel {
 /// Returns one number per rank and parameter, [ranks, parameters] of dtype int64. Equal weights have equal numbers. All
 /// ranks of the group must call this function.
 at::Tensor weight_digests(const NamedTensors& parameters, const comm::Group& group);
+/// Returns the first rank whose weights differ from those of rank 0, and the number of its first such parameter.
+/// Params: digests – the result of weight_digests()
+std::optional<std::pair<int64_t, size_t>> first_difference(const at::Tensor& digests);
 
 /// Detects ranks whose weights have diverged because an exception ended a step on only some of the ranks. At the start
 /// of each backward pass, the ranks compare which parameters were written since the previous pass. If the sets differ,

@@ -4,7 +4,6 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 #include <optional>
 #include <sstream>
@@ -12,40 +11,29 @@
 
 #include "bellows/comm/collectives.h"
 #include "bellows/optim/state/state.h"
+#include "bellows/parallel/tensor/tensor_state.h"
 
 namespace bellows::parallel {
 
 namespace {
 
-constexpr std::string_view saved_state_prefix = "state.";
-
-/// Splits "state.<i>.<field>" into i and ".<field>". Returns nothing for other names, such as those of options.
-std::optional<std::pair<size_t, std::string>> split_state_name(const std::string& name) {
-  if (!name.starts_with(saved_state_prefix)) return std::nullopt;
-  size_t index = 0;
-  const char* const last = name.data() + name.size();
-  const auto [end, error] = std::from_chars(name.data() + saved_state_prefix.size(), last, index);
-  if (error != std::errc()) return std::nullopt;
-  return std::pair(index, std::string(end, last));
-}
-
-std::string state_name(size_t index, const std::string& field) {
-  return std::string(saved_state_prefix) + std::to_string(index) + field;
-}
-
-std::vector<comm::Shard> whole_shards(const NamedTensors& tensors) {
-  std::vector<comm::Shard> shards;
-  for (const auto& [name, tensor] : tensors)
-    shards.push_back({name, tensor.detach(), comm::ShardSpec::whole(tensor.sizes().vec())});
-  return shards;
-}
-
 /// Replaces the numbers of this rank's optimizer in the names of state tensors by those of one process.
 void rename_states(std::vector<comm::Shard>& shards, const std::vector<size_t>& indexes) {
   for (comm::Shard& shard : shards) {
-    const auto parts = split_state_name(shard.name);
-    if (parts) shard.name = state_name(indexes.at(parts->first), parts->second);
+    const auto parts = optim::split_state_name(shard.name);
+    if (parts) shard.name = optim::state_name(indexes.at(parts->first), parts->second);
   }
+}
+
+/// Replaces the number of one process in the name of a state tensor by that of this rank's optimizer.
+/// Returns: false if this rank does not have the parameter
+bool rename_to_own(std::string& name, const std::vector<size_t>& indexes) {
+  const auto parts = optim::split_state_name(name);
+  if (!parts) return true;
+  const auto found = std::find(indexes.begin(), indexes.end(), parts->first);
+  if (found == indexes.end()) return false;
+  name = optim::state_name(static_cast<size_t>(found - indexes.begin()), parts->second);
+  return true;
 }
 
 /// Positions in the model of the parameters in each group of an optimizer.
@@ -122,16 +110,18 @@ NamedTensors HeldTensors::named() const {
 std::vector<at::Tensor> HeldTensors::copies() const {
   std::vector<at::Tensor> result;
   for (const Parameter& parameter : all_) {
-    const auto& ranks = parameter.ranks;
-    const bool mine = std::find(ranks.begin(), ranks.end(), rank_) != ranks.end();
     const bool complete = tensor_ && tensor_->group().rank() > 0 && !parallel::is_divided(parameter.tensor);
-    if (mine && (complete || ranks.front() != rank_)) result.push_back(parameter.tensor);
+    if (holds(parameter.tensor) && (complete || parameter.ranks.front() != rank_)) result.push_back(parameter.tensor);
   }
   return result;
 }
 
 std::vector<comm::Shard> HeldTensors::shards() const {
-  return tensor_ ? tensor_->shards_of(named()) : whole_shards(named());
+  if (tensor_) return tensor_->shards_of(named());
+  std::vector<comm::Shard> shards;
+  for (const auto& [name, tensor] : named())
+    shards.push_back({name, tensor.detach(), comm::ShardSpec::whole(tensor.sizes().vec())});
+  return shards;
 }
 
 /// Returns the index that each parameter of this rank's optimizer has in the optimizer of one process. Collective: if
@@ -171,7 +161,7 @@ std::vector<size_t> HeldTensors::global_indexes(const torch::optim::Optimizer& o
 std::vector<comm::Shard> HeldTensors::state_shards(const torch::optim::Optimizer& optimizer,
                                                    const comm::Group& group) const {
   const std::vector<size_t> indexes = global_indexes(optimizer, group);
-  auto shards = tensor_ ? tensor_->state_shards(optimizer) : whole_shards(optim::state_dict(optimizer));
+  auto shards = tensor_ ? tensor_->state_shards(optimizer) : optimizer_shards(optimizer, {}, group);
   rename_states(shards, indexes);
   return shards;
 }
@@ -181,20 +171,10 @@ std::vector<comm::Shard> HeldTensors::wanted_shards(const torch::optim::Optimize
                                                     const comm::Group& group) const {
   const std::vector<size_t> indexes = global_indexes(optimizer, group);
   std::vector<SavedTensor> own;
-  for (const SavedTensor& tensor : saved) {
-    const auto parts = split_state_name(tensor.name);
-    const auto found = parts ? std::find(indexes.begin(), indexes.end(), parts->first) : indexes.end();
-    if (parts && found == indexes.end()) continue;
-    own.push_back(tensor);
-    if (parts) own.back().name = state_name(static_cast<size_t>(found - indexes.begin()), parts->second);
+  for (SavedTensor tensor : saved) {
+    if (rename_to_own(tensor.name, indexes)) own.push_back(std::move(tensor));
   }
-  std::vector<comm::Shard> shards;
-  if (tensor_) {
-    shards = tensor_->wanted_shards(optimizer, own);
-  } else {
-    for (const SavedTensor& tensor : own)
-      shards.push_back({tensor.name, at::empty(tensor.sizes, tensor.dtype), comm::ShardSpec::whole(tensor.sizes)});
-  }
+  auto shards = tensor_ ? tensor_->wanted_shards(optimizer, own) : wanted_optimizer_shards(optimizer, own, {}, group);
   rename_states(shards, indexes);
   return shards;
 }
@@ -204,17 +184,12 @@ void HeldTensors::load_shards(torch::optim::Optimizer& optimizer, const std::vec
   const std::vector<size_t> indexes = global_indexes(optimizer, group);
   std::vector<comm::Shard> own = filled;
   for (comm::Shard& shard : own) {
-    const auto parts = split_state_name(shard.name);
-    if (!parts) continue;
-    const auto found = std::find(indexes.begin(), indexes.end(), parts->first);
-    TORCH_CHECK_VALUE(found != indexes.end(), "pipeline: \"", shard.name, "\" is the state of a parameter that rank ",
-                      rank_, " does not hold. Pass the shards of wanted_shards().");
-    shard.name = state_name(static_cast<size_t>(found - indexes.begin()), parts->second);
+    TORCH_CHECK_VALUE(rename_to_own(shard.name, indexes), "pipeline: \"", shard.name,
+                      "\" is the state of a parameter that rank ", rank_,
+                      " does not hold. Pass the shards of wanted_shards().");
   }
   if (tensor_) return tensor_->load_shards(optimizer, own);
-  NamedTensors state;
-  for (const comm::Shard& shard : own) state.emplace_back(shard.name, shard.local);
-  optim::load_state_dict(optimizer, state);
+  load_optimizer_shards(optimizer, own, {}, group);
 }
 
 }  // namespace bellows::parallel

@@ -29,6 +29,7 @@ class HeldTensors {
   HeldTensors(const ModelParts& parts, const std::vector<int>& stage_ranks, const std::vector<int>& first_parts,
               int rank, std::optional<TensorParallel> divided);
 
+  bool holds(const at::Tensor& tensor) const { return ranks_.at(tensor.unsafeGetTensorImpl()).count(rank_) != 0; }
   /// Frees the data of tensors that this rank does not hold.
   void free_others() const;
 
@@ -50,7 +51,6 @@ class HeldTensors {
                    const comm::Group& group) const;
 
  private:
-  bool holds(const at::Tensor& tensor) const { return ranks_.at(tensor.unsafeGetTensorImpl()).count(rank_) != 0; }
   std::vector<size_t> global_indexes(const torch::optim::Optimizer& optimizer, const comm::Group& group) const;
 
   Model model_;

@@ -22,6 +22,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/seed.h"
 #include "bellows/core/sharded_gradients.h"
+#include "bellows/core/stats.h"
 #include "bellows/core/version.h"
 #include "bellows/parallel/ddp/reducer.h"
 #include "bellows/parallel/ddp/same_model.h"
@@ -57,6 +58,20 @@ std::string phase_of(const PipelineAction& action) {
                   action.stage);
 }
 
+/// A schedule and the objects that run it on this rank. They refer to each other.
+struct StageProgram {
+  StageProgram(PipelineSchedule the_schedule, const ModelParts& parts, const std::vector<int>& first_parts,
+               const comm::Group& group, c10::Device device)
+      : schedule(std::move(the_schedule)), exchange(schedule, group, device), runner(parts, first_parts, exchange) {}
+  StageProgram(const StageProgram&) = delete;
+  StageProgram& operator=(const StageProgram&) = delete;
+
+  const PipelineSchedule schedule;
+  StageExchange exchange;
+  StageRunner runner;
+  std::string input_sizes = {};  ///< of the last step
+};
+
 /// A parameter that several ranks hold, and the group of these ranks.
 struct TiedWeight {
   at::Tensor parameter;
@@ -74,8 +89,7 @@ struct Pipeline::State final : ShardedGradients {
         seed(options.data ? rank_seed(options.seed, options.data->rank()) : options.seed),
         device(parts.parts.front().tensors.empty() ? c10::Device(c10::kCPU)
                                                    : parts.parts.front().tensors.front().device()),
-        tensors(std::move(the_tensors)),
-        evaluation(forward_only(options.schedule)) {
+        tensors(std::move(the_tensors)) {
     if (group->size() > 1 || options.tensor) {
       std::vector<std::pair<at::Tensor, at::Tensor>> own;
       for (const at::Tensor& parameter : tensors.own()) own.emplace_back(parameter, parameter);
@@ -86,13 +100,11 @@ struct Pipeline::State final : ShardedGradients {
   virtual ~State() = default;
 
   void connect() {
-    exchange.emplace(options.schedule, *group, device);
-    runner.emplace(parts, options.first_parts, *exchange);
-    evaluation_exchange.emplace(evaluation, *group, device);
-    evaluation_runner.emplace(parts, options.first_parts, *evaluation_exchange);
+    training.emplace(options.schedule, parts, options.first_parts, *group, device);
+    evaluation.emplace(forward_only(options.schedule), parts, options.first_parts, *group, device);
     std::map<std::vector<int>, comm::Group> groups;
     for (const HeldTensors::Parameter& one : tensors.all()) {
-      if (one.ranks.size() < 2 || std::find(one.ranks.begin(), one.ranks.end(), rank) == one.ranks.end()) continue;
+      if (one.ranks.size() < 2 || !tensors.holds(one.tensor)) continue;
       auto known = groups.find(one.ranks);
       if (known == groups.end()) {
         std::vector<int> of_world;
@@ -111,8 +123,7 @@ struct Pipeline::State final : ShardedGradients {
   }
 
   bool is_last() const { return options.schedule.stage_ranks.back() == rank; }
-  void run(const PipelineSchedule& schedule, StageRunner& on, StageExchange& with, StageStep step,
-           const std::vector<at::Tensor>& inputs);
+  void run(StageProgram& program, StageStep step, const std::vector<at::Tensor>& inputs);
   [[noreturn]] void fail(const std::string& phase, const std::string& reason);
 
   ModelParts parts;
@@ -123,13 +134,10 @@ struct Pipeline::State final : ShardedGradients {
   const c10::Device device;
   HeldTensors tensors;
   std::optional<ShardedGradientsEntry> gradients;
-  const PipelineSchedule evaluation;
-  std::optional<StageExchange> exchange, evaluation_exchange;
-  std::optional<StageRunner> runner, evaluation_runner;
+  std::optional<StageProgram> training, evaluation;  ///< of step() and forward(); empty after a failure
   std::vector<TiedWeight> tied;
   std::vector<TimedAction> measured;  ///< of the last step
   int64_t steps = 0;
-  std::map<const StageExchange*, std::string> input_sizes;  ///< of the last step, by kind of step
   std::string failure;
 };
 
@@ -291,7 +299,7 @@ double from_last(double number, const PipelineState& state) {
 
 }  // namespace
 
-/// Ends the calls of the other ranks, too: they wait for this rank, whose connections close.
+/// Announces the failure and closes this rank's connections, so that the calls of other ranks also throw.
 void PipelineState::fail(const std::string& phase, const std::string& reason) {
   std::optional<comm::Group>& data = options.data;
   const std::string place = c10::str("rank ", rank, data ? c10::str(" of pipeline ", data->rank()) : "");
@@ -302,18 +310,15 @@ void PipelineState::fail(const std::string& phase, const std::string& reason) {
   if (data) comm::announce_failure(*data, failure);
   if (failure != own) failure += c10::str(" (this is ", place, ", in ", phase, ")");
   gradients.reset();
-  runner.reset();
-  evaluation_runner.reset();
-  exchange.reset();
-  evaluation_exchange.reset();
+  training.reset();
+  evaluation.reset();
   tied.clear();
   group.reset();
   data.reset();
   TORCH_CHECK(false, failure);
 }
 
-void PipelineState::run(const PipelineSchedule& schedule, StageRunner& on, StageExchange& with, StageStep step,
-                        const std::vector<at::Tensor>& inputs) {
+void PipelineState::run(StageProgram& program, StageStep step, const std::vector<at::Tensor>& inputs) {
   std::string phase = "the start of the step", sizes = sizes_text(inputs, parts.model.training());
   std::unique_ptr<TensorParallel::Scope> scope;
   try {
@@ -323,18 +328,18 @@ void PipelineState::run(const PipelineSchedule& schedule, StageRunner& on, Stage
       for (const auto& targets : step.batch->targets) compared.insert(compared.end(), targets.begin(), targets.end());
       step.tensor->compare_batches(compared);
     }
-    if (std::exchange(input_sizes[&with], sizes) != sizes) with.forget_sizes();
-    with.begin_step();
-    on.begin(std::move(step));
+    if (std::exchange(program.input_sizes, sizes) != sizes) program.exchange.forget_sizes();
+    program.exchange.begin_step();
+    program.runner.begin(std::move(step));
     measured.clear();
-    for (const PipelineAction& action : schedule.ranks[static_cast<size_t>(rank)]) {
+    for (const PipelineAction& action : program.schedule.ranks[static_cast<size_t>(rank)]) {
       phase = phase_of(action);
       const double start_us = options.measure ? trace_now_us() : 0;
-      on.run(action);
+      program.runner.run(action);
       if (options.measure) measured.push_back({action, start_us / 1e6, (trace_now_us() - start_us) / 1e6});
     }
     phase = "the end of the step";
-    with.end_step();
+    program.exchange.end_step();
     if (options.tensor) options.tensor->check_layers();
   } catch (const std::exception& error) {
     fail(phase, user_message(error));
@@ -358,11 +363,11 @@ double Pipeline::step(const std::vector<at::Tensor>& inputs, const std::vector<a
                  .divide_backward = state.options.divide_backward,
                  .check_finite = state.options.check_finite};
   TiedGradients tied(state.tied);
-  state.run(state.options.schedule, *state.runner, *state.exchange, std::move(step), inputs);
+  state.run(*state.training, std::move(step), inputs);
   double mean = 0;
   try {
     tied.add_over_ranks();
-    mean = from_last(state.runner->loss(), state) * batch.factor;
+    mean = from_last(state.training->runner.loss(), state) * batch.factor;
     if (const auto& data = state.options.data) {
       mean = sum_over_replicas(mean, *data, state.device) / data->size();
       if (options.average_gradients) average_gradients(state.tensors.own(), *data);
@@ -377,12 +382,12 @@ double Pipeline::step(const std::vector<at::Tensor>& inputs, const std::vector<a
 at::Tensor Pipeline::forward(const std::vector<at::Tensor>& inputs) {
   PipelineState& state = *state_;
   TORCH_CHECK(state.group, state.failure);
-  const MicroBatches batch = MicroBatches::divide(inputs, {}, state.evaluation.micro_batches);
+  const MicroBatches batch = MicroBatches::divide(inputs, {}, state.options.schedule.micro_batches);
   StageStep step{.batch = &batch,
                  .tensor = state.options.tensor ? &*state.options.tensor : nullptr,
                  .check_finite = state.options.check_finite};
-  state.run(state.evaluation, *state.evaluation_runner, *state.evaluation_exchange, std::move(step), inputs);
-  return state.is_last() ? at::cat(state.evaluation_runner->outputs()) : at::Tensor();
+  state.run(*state.evaluation, std::move(step), inputs);
+  return state.is_last() ? at::cat(state.evaluation->runner.outputs()) : at::Tensor();
 }
 
 const std::vector<at::Tensor>& Pipeline::parameters() const {
@@ -407,7 +412,9 @@ void Pipeline::set_steps(int64_t steps) {
 }
 
 void Pipeline::forget_sizes() {
-  state_->input_sizes.clear();
+  for (auto* program : {&state_->training, &state_->evaluation}) {
+    if (*program) (*program)->input_sizes.clear();
+  }
 }
 
 std::vector<comm::Shard> Pipeline::shards() const {
@@ -462,10 +469,9 @@ std::string Pipeline::describe() const {
   const PipelineState& state = *state_;
   int64_t own = 0;
   for (const at::Tensor& parameter : state.tensors.own()) own += static_cast<int64_t>(parameter.nbytes());
-  const int64_t tenths = own * 10 / (1 << 20);
   return c10::str(state.options.schedule.stages(), " stages on ", state.options.schedule.ranks.size(), " ranks, ",
                   state.options.schedule.name, " with ", state.options.schedule.micro_batches, " micro-batches, ",
-                  static_cast<double>(tenths) / 10, " MiB of parameters on this rank");
+                  format_bytes(static_cast<double>(own)), " of parameters on this rank");
 }
 
 Pipeline pipeline(const ModelParts& parts, const comm::Group& group, const PipelineOptions& options) {
@@ -486,10 +492,7 @@ Pipeline pipeline(const ModelParts& parts, const comm::Group& group, const Pipel
   check_same_pipelines(parts, group, checked);
   const comm::Group own = comm::duplicate(group, "pipeline");
   if (checked.data) checked.data = comm::duplicate(*checked.data, "pipeline");
-  if (checked.broadcast && group.size() > 1) {
-    broadcast_tensors(parts.model.named_parameters(), 0, own);
-    broadcast_tensors(parts.model.named_buffers(), 0, own);
-  }
+  if (checked.broadcast && group.size() > 1) broadcast_tensors(parts.model.state_dict(), 0, own);
   HeldTensors tensors(parts, checked.schedule.stage_ranks, checked.first_parts, group.rank(), checked.tensor);
   tensors.free_others();
   if (checked.data) start_replicas(tensors.named(), *checked.data, checked.broadcast);

@@ -83,8 +83,8 @@ struct PipelineStepOptions {
 /// Random numbers: in training, each part draws from a generator whose seed depends only on PipelineOptions::seed, the
 /// number of the step, the micro-batch and the part. Dropout masks therefore do not depend on the number of ranks, the
 /// division into stages or the schedule. They equal those of a pipeline on one rank with the same number of
-/// micro-batches, but not those of model.forward(). Each rank of the data axis has other masks. After the step, the
-/// default generator has its state from before.
+/// micro-batches, but not those of model.forward(). Each rank of the data axis uses different masks. After the step,
+/// the default generator has its state from before.
 ///
 /// Numerics: loss and gradients are the weighted mean over micro-batches, which is the mean over the batch. In fp64,
 ///           losses, norms and weights of 20 steps match one process to 1e-9, with each schedule, with dropout,
@@ -97,7 +97,7 @@ struct PipelineStepOptions {
 /// Throws:   step() throws c10::ValueError if the batch has fewer samples than micro-batches or if its tensors have
 ///           different numbers of samples. With a data axis, all pipelines then throw c10::ValueError. If a rank fails
 ///           or ends, all ranks throw c10::Error, which names the rank, the action and the reason. Afterwards, the
-///           object cannot be used. Ranks of the same tensor axis may throw only when the process of the rank ends
+///           object cannot be used. Other ranks of the failed rank's tensor axis may not throw until its process ends
 /// Ref:      arXiv:1811.06965 (GPipe), arXiv:2104.04473; torch.distributed.pipelining
 class Pipeline {
  public:

@@ -79,15 +79,11 @@ std::vector<at::Tensor> used_gradients(const std::vector<at::Tensor>& parameters
 
 void start_replicas(const NamedTensors& held, const comm::Group& replicas, bool broadcast) {
   if (broadcast) return broadcast_tensors(held, 0, replicas);
-  const at::Tensor digests = weight_digests(held, replicas).cpu();
-  for (int64_t rank = 1; rank < digests.size(0); ++rank) {
-    for (size_t i = 0; i < held.size(); ++i) {
-      const auto at = static_cast<int64_t>(i);
-      TORCH_CHECK_VALUE(digests[rank][at].item<int64_t>() == digests[0][at].item<int64_t>(), "pipeline: \"",
-                        held[i].first, "\" differs between ranks 0 and ", rank, " of group ", replicas.name(),
-                        ". Load the same weights on all ranks, or set PipelineOptions::broadcast.");
-    }
-  }
+  const auto found = first_difference(weight_digests(held, replicas));
+  if (!found) return;
+  TORCH_CHECK_VALUE(false, "pipeline: \"", held[found->second].first, "\" differs between ranks 0 and ", found->first,
+                    " of group ", replicas.name(),
+                    ". Load the same weights on all ranks, or set PipelineOptions::broadcast.");
 }
 
 double sum_over_replicas(double number, const comm::Group& replicas, c10::Device device) {

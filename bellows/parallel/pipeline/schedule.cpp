@@ -10,14 +10,15 @@
 #include <tuple>
 #include <utility>
 
+#include "bellows/core/error.h"
 #include "bellows/parallel/pipeline/timeline.h"
+#include "bellows/system/file.h"
 
 namespace bellows::parallel {
 
 namespace {
 
 using Actions = std::vector<PipelineAction>;
-using ActionWork = PipelineWork;
 
 void check_counts(const char* name, int ranks, int micro_batches) {
   TORCH_CHECK_VALUE(ranks >= 1 && micro_batches >= 1, name, ": expected at least 1 rank and 1 micro-batch, got ", ranks,
@@ -45,8 +46,8 @@ Actions alternate(int total, int warmup, const std::function<PipelineAction(int)
   return actions;
 }
 
-/// Position of each action, to find duplicates: F, B, I, W of a stage and a micro-batch.
-using ActionKey = std::tuple<int, int, ActionWork>;
+/// Identifies an action, to find duplicates.
+using ActionKey = std::tuple<int, int, PipelineWork>;
 
 void check_action(const PipelineSchedule& schedule, int rank, const PipelineAction& action,
                   std::set<ActionKey>& known) {
@@ -65,12 +66,12 @@ void check_action(const PipelineSchedule& schedule, int rank, const PipelineActi
 void check_complete(const PipelineSchedule& schedule, const std::set<ActionKey>& known) {
   for (int stage = 0; stage < schedule.stages(); ++stage) {
     for (int micro_batch = 0; micro_batch < schedule.micro_batches; ++micro_batch) {
-      const auto has = [&](ActionWork work) { return known.count({stage, micro_batch, work}) != 0; };
+      const auto has = [&](PipelineWork work) { return known.count({stage, micro_batch, work}) != 0; };
       const bool whole =
-          has(ActionWork::backward) && !has(ActionWork::backward_input) && !has(ActionWork::backward_weight);
+          has(PipelineWork::backward) && !has(PipelineWork::backward_input) && !has(PipelineWork::backward_weight);
       const bool divided =
-          !has(ActionWork::backward) && has(ActionWork::backward_input) && has(ActionWork::backward_weight);
-      TORCH_CHECK_VALUE(has(ActionWork::forward) && (whole || divided), "schedule ", schedule.name, ": stage ", stage,
+          !has(PipelineWork::backward) && has(PipelineWork::backward_input) && has(PipelineWork::backward_weight);
+      TORCH_CHECK_VALUE(has(PipelineWork::forward) && (whole || divided), "schedule ", schedule.name, ": stage ", stage,
                         " needs for micro-batch ", micro_batch, " one F and either one B, or one I and one W (rank ",
                         schedule.stage_ranks[static_cast<size_t>(stage)], ").");
     }
@@ -90,7 +91,7 @@ PipelineAction parse_action(std::string_view text, int line) {
   const size_t point = text.find('.'), work = text.empty() ? letters.npos : letters.find(text[0]);
   TORCH_CHECK_VALUE(work != letters.npos && point != text.npos, "schedule: expected an action such as F0.3, got \"",
                     text, "\" (line ", line, "). The letters are F, B, I and W.");
-  return {.work = static_cast<ActionWork>(work),
+  return {.work = static_cast<PipelineWork>(work),
           .stage = parse_number(text.substr(1, point - 1), line),
           .micro_batch = parse_number(text.substr(point + 1), line)};
 }
@@ -140,7 +141,7 @@ PipelineSchedule gpipe(int ranks, int micro_batches) {
   PipelineSchedule schedule = empty_schedule("gpipe", ranks, micro_batches, ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     Actions& actions = schedule.ranks[static_cast<size_t>(rank)];
-    for (const ActionWork work : {ActionWork::forward, ActionWork::backward}) {
+    for (const PipelineWork work : {PipelineWork::forward, PipelineWork::backward}) {
       for (int micro_batch = 0; micro_batch < micro_batches; ++micro_batch)
         actions.push_back({work, rank, micro_batch});
     }
@@ -155,10 +156,10 @@ PipelineSchedule one_forward_one_backward(int ranks, int micro_batches) {
     schedule.ranks[static_cast<size_t>(rank)] = alternate(
         micro_batches, std::min(ranks - rank - 1, micro_batches),
         [&](int k) {
-          return PipelineAction{ActionWork::forward, rank, k};
+          return PipelineAction{PipelineWork::forward, rank, k};
         },
         [&](int k) {
-          return PipelineAction{ActionWork::backward, rank, k};
+          return PipelineAction{PipelineWork::backward, rank, k};
         });
   }
   return schedule;
@@ -174,14 +175,14 @@ PipelineSchedule interleaved(int ranks, int micro_batches, int stages_per_rank) 
   const int total = stages_per_rank * micro_batches, round = ranks * stages_per_rank;
   for (int rank = 0; rank < ranks; ++rank) {
     // In each round, a rank runs `ranks` micro-batches through its first stage, then through its second one, and so on.
-    const auto pass = [&](ActionWork work, int k) {
+    const auto pass = [&](PipelineWork work, int k) {
       const int turn = k % round / ranks;
-      const int chunk = work == ActionWork::forward ? turn : stages_per_rank - 1 - turn;
+      const int chunk = work == PipelineWork::forward ? turn : stages_per_rank - 1 - turn;
       return PipelineAction{work, chunk * ranks + rank, k / round * ranks + k % ranks};
     };
     schedule.ranks[static_cast<size_t>(rank)] = alternate(
         total, std::min(total, (ranks - rank - 1) * 2 + (stages_per_rank - 1) * ranks),
-        [&](int k) { return pass(ActionWork::forward, k); }, [&](int k) { return pass(ActionWork::backward, k); });
+        [&](int k) { return pass(PipelineWork::forward, k); }, [&](int k) { return pass(PipelineWork::backward, k); });
   }
   return schedule;
 }
@@ -192,13 +193,13 @@ PipelineSchedule zero_bubble_h1(int ranks, int micro_batches) {
   for (int rank = 0; rank < ranks; ++rank) {
     Actions& actions = schedule.ranks[static_cast<size_t>(rank)];
     int forward = 0, input = 0, weight = 0;
-    while (forward < std::min(ranks - rank, micro_batches)) actions.push_back({ActionWork::forward, rank, forward++});
+    while (forward < std::min(ranks - rank, micro_batches)) actions.push_back({PipelineWork::forward, rank, forward++});
     while (weight < micro_batches) {
-      if (input < micro_batches) actions.push_back({ActionWork::backward_input, rank, input++});
+      if (input < micro_batches) actions.push_back({PipelineWork::backward_input, rank, input++});
       // Rank r delays r weight gradients, which fill its bubble at the end of the step.
       if (input - weight > rank || input == micro_batches)
-        actions.push_back({ActionWork::backward_weight, rank, weight++});
-      if (forward < micro_batches) actions.push_back({ActionWork::forward, rank, forward++});
+        actions.push_back({PipelineWork::backward_weight, rank, weight++});
+      if (forward < micro_batches) actions.push_back({PipelineWork::forward, rank, forward++});
     }
   }
   return schedule;
@@ -224,8 +225,8 @@ std::vector<int> activations_in_flight(const PipelineSchedule& schedule) {
   for (const Actions& actions : schedule.ranks) {
     int now = 0, largest = 0;
     for (const PipelineAction& action : actions) {
-      if (action.work == ActionWork::forward) largest = std::max(largest, ++now);
-      if (action.work == ActionWork::backward || action.work == ActionWork::backward_weight) --now;
+      if (action.work == PipelineWork::forward) largest = std::max(largest, ++now);
+      if (action.work == PipelineWork::backward || action.work == PipelineWork::backward_weight) --now;
     }
     most.push_back(largest);
   }
@@ -254,6 +255,22 @@ PipelineSchedule schedule_from_text(const std::string& text) {
   }
   check_schedule(schedule);
   return schedule;
+}
+
+PipelineSchedule read_schedule(const std::string& path) {
+  std::string text;
+  try {
+    text = read_text_file(path);
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, "read_schedule: cannot read ", path, ": ", user_message(error),
+                      " Expected a file that write_schedule() wrote.");
+  }
+  return schedule_from_text(text);
+}
+
+void write_schedule(const PipelineSchedule& schedule, const std::string& path) {
+  check_schedule(schedule);
+  write_text_file(path, to_text(schedule));
 }
 
 }  // namespace bellows::parallel

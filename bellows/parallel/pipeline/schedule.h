@@ -73,8 +73,9 @@ std::vector<int> activations_in_flight(const PipelineSchedule& schedule);
 std::string to_text(const PipelineSchedule& schedule);
 PipelineSchedule schedule_from_text(const std::string& text);
 
-/// Reads or writes a file with such a text.
-/// Throws: c10::ValueError if the file cannot be read or written (the message has the path and the reason)
+/// Reads or writes a file with such a text. The file is written atomically.
+/// Throws: c10::ValueError for the reasons of the functions above, or if the file cannot be read. write_schedule()
+///         throws c10::Error if the file cannot be written. The message has the path and the reason
 PipelineSchedule read_schedule(const std::string& path);
 void write_schedule(const PipelineSchedule& schedule, const std::string& path);
 

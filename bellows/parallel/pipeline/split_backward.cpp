@@ -43,7 +43,7 @@ struct BackwardGraph {
   std::unordered_set<ag::Node*> leading_to(ag::Node* target) const {
     std::unordered_set<ag::Node*> result = {target};
     for (Nodes open = {target}; !open.empty();) {
-      const Nodes above = users.at(open.back());
+      const Nodes& above = users.at(open.back());
       open.pop_back();
       for (ag::Node* node : above) {
         if (result.insert(node).second) open.push_back(node);
@@ -56,7 +56,7 @@ struct BackwardGraph {
   std::unordered_set<ag::Node*> branches_of(ag::Node* leaf, const std::unordered_set<ag::Node*>& main) const {
     std::unordered_set<ag::Node*> branches, seen = {leaf};
     for (Nodes open = {leaf}; !open.empty();) {
-      const Nodes above = users.at(open.back());
+      const Nodes& above = users.at(open.back());
       open.pop_back();
       for (ag::Node* node : above) {
         if (main.count(node)) {

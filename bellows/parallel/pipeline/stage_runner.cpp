@@ -22,7 +22,9 @@ MicroBatches MicroBatches::divide(const std::vector<at::Tensor>& inputs, const s
   for (const auto* tensors : {&inputs, &targets}) {
     for (const at::Tensor& tensor : *tensors) {
       if (!tensor.defined()) continue;
-      TORCH_CHECK_VALUE(tensor.dim() >= 1 && (samples < 0 || tensor.size(0) == samples),
+      TORCH_CHECK_VALUE(tensor.dim() >= 1, "pipeline: expected inputs and targets with the samples in dim 0, got a ",
+                        "tensor without dims.");
+      TORCH_CHECK_VALUE(samples < 0 || tensor.size(0) == samples,
                         "pipeline: expected inputs and targets with the same number of samples in dim 0, got [",
                         c10::Join(", ", tensor.sizes()), "] and ", samples, " samples.");
       samples = tensor.size(0);
@@ -85,9 +87,13 @@ void StageRunner::begin(StageStep step) {
   step_ = std::move(step);
   active_.clear();
   outputs_.clear();
-  loss_ = 0;
+  loss_.reset();
   weight_sum_ = std::accumulate(step_.weights.begin(), step_.weights.end(), 0.0);
   if (weight_sum_ == 0) weight_sum_ = 1;  // only other replicas have samples that count
+}
+
+double StageRunner::loss() const {
+  return loss_.defined() ? loss_.item<double>() : 0;
 }
 
 void StageRunner::check(const at::Tensor& tensor, const char* what) const {
@@ -122,7 +128,8 @@ at::Tensor StageRunner::weighted_loss(const at::Tensor& output, int micro_batch)
   TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1, "the loss function must return one number.");
   check(loss, "the loss");
   const double weight = step_.weights[at] / weight_sum_;
-  loss_ += loss.item<double>() * weight;
+  const at::Tensor share = loss.detach().to(at::kDouble).mul(weight);
+  loss_ = loss_.defined() ? loss_.add(share) : share;  // a tensor, because item() would wait for the device
   const at::Tensor scaled = loss.mul(weight * step_.loss_factor);
   return step_.grad_scale.defined() ? scaled.mul(step_.grad_scale.to(scaled.device())) : scaled;
 }

@@ -47,7 +47,7 @@ class StageRandom {
 struct StageStep {
   const MicroBatches* batch = nullptr;
   const PipelineLoss* loss = nullptr;  ///< null: no loss, and no gradients
-  std::vector<double> weights = {};    ///< of the micro-batches in the mean; only on the last rank
+  std::vector<double> weights = {};    ///< weights of the micro-batches in the mean
   double loss_factor = 1;
   at::Tensor grad_scale = {};
   const StageRandom* random = nullptr;     ///< null: no seeds, as in evaluation
@@ -55,7 +55,7 @@ struct StageStep {
   bool divide_backward = true, check_finite = false;
 };
 
-/// Runs the actions of a rank. Throws from run() leave the runner in an undefined state.
+/// Runs the actions of a rank. If run() throws, do not use the runner again until begin().
 /// Threads: not thread-safe
 class StageRunner {
  public:
@@ -65,7 +65,7 @@ class StageRunner {
 
   void begin(StageStep step);
   void run(const PipelineAction& action);
-  double loss() const { return loss_; }                              ///< sum of the weighted losses on the last rank
+  double loss() const;                                               ///< sum of the weighted losses on the last rank
   std::vector<at::Tensor> outputs() { return std::move(outputs_); }  ///< without a loss: outputs of the last stage
 
  private:
@@ -92,7 +92,8 @@ class StageRunner {
   StageStep step_;
   std::map<Key, Activation> active_;
   std::vector<at::Tensor> outputs_;
-  double loss_ = 0, weight_sum_ = 0;
+  at::Tensor loss_;  ///< see loss(); fp64, undefined before the first loss
+  double weight_sum_ = 0;
 };
 
 }  // namespace bellows::parallel

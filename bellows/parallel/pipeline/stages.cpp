@@ -141,9 +141,7 @@ std::vector<PartCost> measure_parts(const ModelParts& parts, const std::vector<a
   for (const ModelPart& part : parts.parts) {
     const GradientsAside aside(part.tensors);
     at::Tensor y = time_part(part, x, inputs).first;  // warms up caches
-    PartCost cost{.time_s = std::numeric_limits<double>::infinity(),
-                  .parameter_bytes = bytes_of_part(part),
-                  .output_bytes = static_cast<int64_t>(y.nbytes())};
+    PartCost cost{.time_s = std::numeric_limits<double>::infinity(), .parameter_bytes = bytes_of_part(part)};
     for (int run = 0; run < runs; ++run) cost.time_s = std::min(cost.time_s, time_part(part, x, inputs).second);
     costs.push_back(cost);
     x = std::move(y);

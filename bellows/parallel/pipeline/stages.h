@@ -17,7 +17,6 @@ ModelParts parts_of(const std::vector<Model>& models, const std::string& name = 
 struct PartCost {
   double time_s = 0;            ///< of forward and backward
   int64_t parameter_bytes = 0;  ///< of parameters and buffers
-  int64_t output_bytes = 0;     ///< of the part's output
 };
 
 /// Runs forward and backward of each part, and measures the time. The parameters' gradients stay as they are. Running

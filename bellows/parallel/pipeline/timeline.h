@@ -43,7 +43,7 @@ PipelineTimeline plan_timeline(const PipelineSchedule& schedule, const PipelineT
 /// Params: title – name of the process in the viewer, such as "planned 1f1b"
 std::string chrome_trace(const PipelineTimeline& timeline, const std::string& title);
 
-/// Writes a planned and a measured timeline of the same schedule below each other, as one Chrome trace.
+/// Writes a planned and a measured timeline of the same schedule to one Chrome trace, with the planned rows first.
 /// Throws: c10::Error if the file cannot be written
 void write_pipeline_trace(const PipelineTimeline& planned, const PipelineTimeline& measured, const std::string& path);
 

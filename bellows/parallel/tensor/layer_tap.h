@@ -31,7 +31,7 @@ class LayerTap final : public tap::ArgumentTap, public tap::OpCheck {
 
   /// Forgets the tensors of the last forward pass. Call it before and after each pass.
   void reset();
-  /// Forgets the layers whose parameters no longer have their slices, because pipeline() freed them.
+  /// Removes the layers whose parameters pipeline() has freed.
   void forget_freed();
   /// Throws: c10::Error if no supported operator has used one of the divided weights so far
   void check_all_used() const;

@@ -155,8 +155,8 @@ void TensorParallel::State::run_part(const std::function<void()>& body) {
   const bool sequence = tap->sequence();
   tap->reset();
   TORCH_CHECK(!sequence, "tensor parallelism: sequence parallelism has not reached the last block at the end of the ",
-              "forward pass or pipeline stage. Pass the number of blocks to sequence_blocks(), and do not use it in a ",
-              "pipeline.");
+              "forward pass or pipeline stage. Pass the number of blocks to sequence_blocks(). Sequence parallelism ",
+              "is not supported in a pipeline.");
 }
 
 void TensorParallel::State::check_layers() {

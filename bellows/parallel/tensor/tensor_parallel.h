@@ -119,8 +119,8 @@ class TensorParallel {
   /// parts are views of these tensors.
   /// Throws: c10::ValueError if a name is not in the model's state_dict()
   std::vector<comm::Shard> shards_of(const NamedTensors& local) const;
-  /// Gives the model its complete parameters back, on all ranks, and removes the gradients. Afterwards, only destroy this
-  /// object and what uses the parameters. Collective.
+  /// Restores the complete parameters on all ranks and removes the gradients. Afterwards, destroy this object and all
+  /// objects that use the parameters, such as optimizers. Collective.
   void restore_model() const;
   /// Describes this rank's parts of the optimizer's state, with the names of optim::state_dict().
   /// Throws: c10::ValueError if the state is not elementwise, as in Adafactor, or has low-bit tensors

@@ -143,8 +143,7 @@ void add_cut(std::vector<TensorCut>& cuts, const std::string& name, const at::Te
 }  // namespace
 
 std::string to_string(const TensorStyle& style) {
-  const char* const names[] = {"column", "row", "vocabulary"};
-  std::string text = names[static_cast<size_t>(style.cut)];
+  std::string text = tensor_cut_names[static_cast<size_t>(style.cut)];
   if (style.parts != 1) text += ", " + std::to_string(style.parts) + " parts";
   if (style.transposed) text += ", [in, out]";
   return text;

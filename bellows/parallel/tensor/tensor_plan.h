@@ -27,6 +27,9 @@ struct TensorStyle {
   bool operator==(const TensorStyle&) const = default;
 };
 
+/// The names of the values of TensorStyle::Cut.
+inline constexpr const char* tensor_cut_names[] = {"column", "row", "vocabulary"};
+
 inline constexpr TensorStyle column{TensorStyle::Cut::column};
 inline constexpr TensorStyle row{TensorStyle::Cut::row};
 inline constexpr TensorStyle vocabulary{TensorStyle::Cut::vocabulary};

@@ -3,9 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -41,14 +39,12 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) 
 /// Returns how the parameter of "state.<i>.<field>" is divided; null: it is complete, or the name is that of an option.
 const TensorCut* cut_of_state(const std::string& name, const std::vector<at::Tensor>& parameters,
                               const std::vector<TensorCut>& cuts) {
-  constexpr std::string_view prefix = "state.";
-  if (!name.starts_with(prefix)) return nullptr;
-  size_t index = 0;
-  const auto [end, error] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), index);
-  TORCH_CHECK_VALUE(error == std::errc() && index < parameters.size(), "tensor parallelism: the state contains \"",
-                    name, "\", but the optimizer has ", parameters.size(),
+  const auto parts = optim::split_state_name(name);
+  if (!parts && !name.starts_with("state.")) return nullptr;
+  TORCH_CHECK_VALUE(parts && parts->first < parameters.size(), "tensor parallelism: the state contains \"", name,
+                    "\", but the optimizer has ", parameters.size(),
                     " parameters. The state belongs to another optimizer or model.");
-  return find_cut(cuts, parameters[index]);
+  return find_cut(cuts, parameters[parts->first]);
 }
 
 /// Returns whether a state tensor is divided like its parameter. Counters have one element on all ranks.

@@ -8,7 +8,6 @@
 #include <c10/util/strides.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <set>
@@ -476,16 +475,10 @@ void ShardedOptimizer::load(torch::serialize::InputArchive&) {
 
 namespace {
 
-constexpr std::string_view state_prefix = "state.";
-
 /// The parameter index in "state.<i>.<field>"; none for other names.
-std::optional<size_t> parameter_index(std::string_view name) {
-  if (!name.starts_with(state_prefix)) return std::nullopt;
-  size_t index = 0;
-  const char* begin = name.data() + state_prefix.size();
-  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), index);
-  if (error != std::errc() || end == name.data() + name.size() || *end != '.') return std::nullopt;
-  return index;
+std::optional<size_t> parameter_index(const std::string& name) {
+  const auto parts = optim::split_state_name(name);
+  return parts ? std::optional(parts->first) : std::nullopt;
 }
 
 /// Sorts by parameter, as optim::state_dict() does. Entries without a parameter come last.

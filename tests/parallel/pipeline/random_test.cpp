@@ -1,12 +1,9 @@
 #include <gmock/gmock.h>
 
-#include <cstdlib>
-#include <filesystem>
-
 #include "bellows/comm/world.h"
 #include "bellows/models/blocks.h"
 #include "bellows/recompute/activation_checkpoint.h"
-#include "tests/comm/launched.h"
+#include "tests/parallel/own_processes.h"
 #include "tests/parallel/pipeline/pipeline_support.h"
 
 // Dropout masks do not depend on the number of ranks, the stages or the schedule. Each rank is a process, because the
@@ -14,10 +11,7 @@
 namespace bellows::parallel::testing::stages {
 namespace {
 
-constexpr int random_ranks = 4;
-
 void expect_masks_of_one_rank(const comm::World& world) {
-  ASSERT_EQ(world.size(), random_ranks);
   const comm::Group own = comm::subgroup(world, {world.rank()}, "alone");
   const comm::Group half = comm::subgroup(world, world.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}, "half");
   const StagedTraining run{.accumulate = 2, .max_norm = 0.5, .dropout = 0.3};
@@ -66,30 +60,15 @@ void expect_kept_generator(const comm::World& world) {
   EXPECT_TRUE(at::rand({3}).equal(expected));
 }
 
-// The test runs itself in four processes.
 TEST(PipelineRandom, MasksAreThoseOfOneRank) {
-  if (std::getenv("RANK")) {
-    const comm::World world = comm::init();
-    expect_masks_of_one_rank(world);
-    expect_masks_of_meshes(world);
-    return expect_kept_generator(world);
-  }
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  std::string folder = (std::filesystem::temp_directory_path() / "bellows-pipeline-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-  std::vector<std::future<comm::testing::Alone>> ranks;
-  ranks.reserve(random_ranks);
-  for (int rank = 0; rank < random_ranks; ++rank) {
-    const std::string command = c10::str("env -u BELLOWS_TOKEN OMP_NUM_THREADS=1 WORLD_SIZE=", random_ranks,
-                                         " RANK=", rank, " BELLOWS_STORE=file://", folder, "/store") +
-                                " timeout -k 1 600 " + self + " --gtest_filter=PipelineRandom.* 2>&1";
-    ranks.push_back(std::async(std::launch::async, comm::testing::run_shell, command));
-  }
-  for (auto& rank : ranks) {
-    const comm::testing::Alone outcome = rank.get();
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
-  }
-  std::filesystem::remove_all(folder);
+  run_processes(
+      4,
+      [](const comm::World& world, const std::string&) {
+        expect_masks_of_one_rank(world);
+        expect_masks_of_meshes(world);
+        expect_kept_generator(world);
+      },
+      /*timeout_s=*/600);
 }
 
 }  // namespace

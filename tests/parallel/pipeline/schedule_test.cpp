@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -11,6 +10,7 @@
 #include "bellows/parallel/pipeline/stages.h"
 #include "bellows/parallel/pipeline/timeline.h"
 #include "tests/support/errors.h"
+#include "tests/support/temporary_folder.h"
 
 // Properties of the tables, over many sizes.
 namespace bellows::parallel {
@@ -102,10 +102,10 @@ TEST(PipelineSchedule, EveryResultIsSentOnce) {
 
 TEST(PipelineSchedule, TextAndFilesKeepATable) {
   const PipelineSchedule schedule = zero_bubble_h1(3, 4);
-  const std::string path = std::filesystem::temp_directory_path() / "bellows-schedule.txt";
+  const TemporaryFolder folder;
+  const std::string path = folder / "schedule.txt";
   write_schedule(schedule, path);
   const PipelineSchedule read = read_schedule(path);
-  std::filesystem::remove(path);
   EXPECT_EQ(read.name, schedule.name);
   EXPECT_EQ(read.ranks, schedule.ranks);
   EXPECT_EQ(read.stage_ranks, schedule.stage_ranks);
@@ -139,11 +139,11 @@ TEST(PipelineTimeline, TracesHaveARowPerRank) {
   const std::string trace = chrome_trace(planned, "planned");
   EXPECT_THAT(trace, HasSubstr("planned rank 1"));
   EXPECT_THAT(trace, HasSubstr("\"B1.1\""));
-  const std::string path = std::filesystem::temp_directory_path() / "bellows-pipeline-trace.json";
+  const TemporaryFolder folder;
+  const std::string path = folder / "trace.json";
   write_pipeline_trace(planned, plan_timeline(gpipe(2, 2), {}), path);
   std::ifstream file(path);
   const std::string both{std::istreambuf_iterator<char>(file), {}};
-  std::filesystem::remove(path);
   EXPECT_THAT(both, HasSubstr("planned rank 0"));
   EXPECT_THAT(both, HasSubstr("measured rank 1"));
   const PipelineTimes times = mean_times(planned, 2);

@@ -1,12 +1,12 @@
 #include <gmock/gmock.h>
 
-#include <filesystem>
-
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/checkpoint/sharded.h"
 #include "bellows/optim/state/state.h"
 #include "tests/parallel/pipeline/pipeline_support.h"
+#include "tests/parallel/saved_tensors.h"
 #include "tests/support/errors.h"
+#include "tests/support/temporary_folder.h"
 
 // A checkpoint of any number of stages loads on any other one, and on one process.
 namespace bellows::parallel::testing::stages {
@@ -36,25 +36,12 @@ struct PipelineRun {
       optimizer->step();
     }
   }
-  void load(const std::string& path, const comm::Group& group) {
-    checkpoint::ShardedState state{.model = stages.shards()};
-    checkpoint::load_sharded(path, state, group, [&](const checkpoint::ShardedIndex& saved, auto& wanted) {
-      std::vector<SavedTensor> tensors;
-      const std::string section = "optimizer/";
-      for (const auto& one : saved.tensors) {
-        if (one.name.starts_with(section))
-          tensors.push_back({one.name.substr(section.size()), one.scalar_type(), one.sizes, one.strides});
-      }
-      wanted.optimizer = stages.wanted_shards(*optimizer, tensors);
-    });
-    stages.load_shards(*optimizer, state.optimizer);
-  }
 };
 
 TEST(PipelineState, LoadsOnAnyNumberOfStages) {
   const Task task = tensor::gpt_task();
-  const std::filesystem::path path = std::filesystem::temp_directory_path() / "bellows-pipeline-state";
-  std::filesystem::remove_all(path);
+  const TemporaryFolder folder;
+  const std::string path = folder / "step";
   NamedTensors later;
   run_ranks(2, [&](const comm::Group& group) {
     PipelineRun run(task, one_forward_one_backward(2, 2), group);
@@ -71,12 +58,11 @@ TEST(PipelineState, LoadsOnAnyNumberOfStages) {
     SCOPED_TRACE(schedule.name);
     run_ranks(static_cast<int>(schedule.ranks.size()), [&](const comm::Group& group) {
       PipelineRun run(task, schedule, group);
-      run.load(path, group);
+      load_divided(path, run.stages, *run.optimizer, group);
       run.train(3, 6);
       tensor::expect_close(comm::gather(run.stages.shards(), group), later, 1e-9);
     });
   }
-  std::filesystem::remove_all(path);
 }
 
 /// The names and values of the optimizer's state are those of an optimizer in one process.

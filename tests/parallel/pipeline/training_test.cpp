@@ -222,7 +222,12 @@ TEST(PipelineTraining, MeasuredPartsKeepGradients) {
     EXPECT_GT(cost.time_s, 0);
     EXPECT_GT(cost.parameter_bytes, 0);
   }
-  for (const at::Tensor& parameter : model.parameters()) EXPECT_FALSE(parameter.grad().defined());
+  for (const at::Tensor& parameter : model.parameters()) {
+    EXPECT_FALSE(parameter.grad().defined());
+    parameter.mutable_grad() = at::ones_like(parameter);
+  }
+  measure_parts(parts, {ids_of(0)}, 1);
+  for (const at::Tensor& parameter : model.parameters()) EXPECT_TRUE(parameter.grad().eq(1).all().item<bool>());
   EXPECT_EQ(balance_stages(costs, 2).size(), 2u);
 }
 

@@ -1,13 +1,13 @@
 #include <gmock/gmock.h>
 
-#include <filesystem>
-
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/checkpoint/sharded.h"
 #include "bellows/optim/adafactor.h"
 #include "bellows/optim/state/state.h"
+#include "tests/parallel/saved_tensors.h"
 #include "tests/parallel/tensor/tensor_support.h"
 #include "tests/support/errors.h"
+#include "tests/support/temporary_folder.h"
 
 // A checkpoint of any tensor degree loads on any other one, and on one process.
 namespace bellows::parallel::testing::tensor {
@@ -34,31 +34,13 @@ struct TensorRun {
       optimizer->step();
     }
   }
-  void load(const std::string& path, const comm::Group& group) {
-    checkpoint::ShardedState state{.model = tensor.shards()};
-    checkpoint::load_sharded(path, state, group, [&](const checkpoint::ShardedIndex& saved, auto& wanted) {
-      std::vector<SavedTensor> tensors;
-      const std::string section = "optimizer/";
-      for (const auto& one : saved.tensors) {
-        if (one.name.starts_with(section))
-          tensors.push_back({one.name.substr(section.size()), one.scalar_type(), one.sizes, one.strides});
-      }
-      wanted.optimizer = tensor.wanted_shards(*optimizer, tensors);
-    });
-    tensor.load_shards(*optimizer, state.optimizer);
-  }
 };
-
-std::string fresh_folder(const std::string& name) {
-  const std::filesystem::path path = std::filesystem::temp_directory_path() / ("bellows-tensor-" + name);
-  std::filesystem::remove_all(path);
-  return path.string();
-}
 
 TEST(TensorState, LoadsOnAnyNumberOfRanks) {
   for (const Task& task : {gpt_task(), series_task()}) {
     SCOPED_TRACE(task.name);
-    const std::string path = fresh_folder(task.name);
+    const TemporaryFolder folder;
+    const std::string path = folder / "step";
     NamedTensors later;
     run_ranks(2, [&](const comm::Group& group) {
       TensorRun run(task, group);
@@ -72,18 +54,18 @@ TEST(TensorState, LoadsOnAnyNumberOfRanks) {
     for (const int ranks : {1, 2, 4}) {
       run_ranks(ranks, [&](const comm::Group& group) {
         TensorRun run(task, group);
-        run.load(path, group);
+        load_divided(path, run.tensor, *run.optimizer, group);
         run.train(task, 3, 6);
         expect_close(comm::gather(run.tensor.shards(), group), later, ranks == 2 ? 0 : 1e-6);
       });
     }
-    std::filesystem::remove_all(path);
   }
 }
 
 TEST(TensorState, OneProcessReadsTheCompleteWeights) {
   const Task task = gpt_task();
-  const std::string path = fresh_folder("whole");
+  const TemporaryFolder folder;
+  const std::string path = folder / "step";
   NamedTensors weights;
   run_ranks(4, [&](const comm::Group& group) {
     TensorRun run(task, group);
@@ -95,7 +77,6 @@ TEST(TensorState, OneProcessReadsTheCompleteWeights) {
   const checkpoint::State state = checkpoint::load(path);
   expect_close(state.model, weights, 0);
   load_state_dict(with_weights(task.make(0, false)), state.model);
-  std::filesystem::remove_all(path);
 }
 
 TEST(TensorState, StateThatIsNotElementwiseIsRefused) {
