@@ -91,23 +91,21 @@ ParallelTechnique zero_row(int stage, const char* title, const char* divides, co
 /// The reason why no automatic plan divides the model of the recipe among so many ranks; empty if one does.
 std::string tensor_obstacle(const Recipe& recipe, int ranks) {
   if (recipe.tensor_plan != "auto") return "";
-  const NamedTensors generators = checkpoint::rng_state();
-  std::string reason;
+  const checkpoint::RngGuard restores_generators;
   try {
     const models::ModelEntry entry = resolve_model(recipe).model;
     const models::ModelSize size = entry.model_size ? entry.model_size(entry.input_shape[0]) : models::ModelSize{};
     if (entry.model_size && (size.heads % ranks != 0 || size.inner % ranks != 0))
-      reason = c10::str(ranks, " ranks do not divide both the ", size.heads, " attention heads and the inner width ",
-                        size.inner, " of ", recipe.model);
+      return c10::str(ranks, " ranks do not divide both the ", size.heads, " attention heads and the inner width ",
+                      size.inner, " of ", recipe.model);
     if (!entry.model_size) {
       const Model model = entry.make(10, std::max<int64_t>(entry.input_shape[0], 1));
       parallel::find_cuts(model, parallel::tensor_plan(model), ranks);
     }
   } catch (const c10::Error&) {
-    reason = c10::str("no automatic plan divides the layers of ", recipe.model, " among ", ranks, " ranks");
+    return c10::str("no automatic plan divides the layers of ", recipe.model, " among ", ranks, " ranks");
   }
-  checkpoint::set_rng_state(generators);
-  return reason;
+  return "";
 }
 
 ParallelTechnique tensor_row() {
@@ -118,18 +116,16 @@ ParallelTechnique tensor_row() {
               "`tensor_plan`.",
           .apply =
               [](Recipe& recipe, int ranks) {
-                Recipe divided = recipe;  // with the plan of the recipe
-                set_strategy(divided, "ddp");
-                divided.tensor_plan = recipe.tensor_plan;
-                divided.sequence_parallel = recipe.sequence_parallel;
-                divided.mesh = c10::str("tensor: ", ranks);
-                recipe = std::move(divided);
+                recipe.mesh.clear();  // set_strategy() then keeps tensor_plan and sequence_parallel
+                set_strategy(recipe, "ddp");
+                recipe.mesh = c10::str("tensor: ", ranks);
               },
           .obstacle = tensor_obstacle,
           .expected = {.time_factor = 1.5,
                        .memory_factor = 0.6,
-                       .words = "The ranks exchange activations in each layer, and wait for them. It saves memory of "
-                                "weights, optimizer state and activations, and needs no large batch."},
+                       .words = "The ranks exchange activations in each layer. Each layer waits for this exchange. Tensor "
+                                "parallelism reduces the memory of weights, optimizer state and activations, and does "
+                                "not need a large batch."},
           .tolerance = "the outputs of layers are sums over the ranks, which are added in another order",
           .source = "arXiv:1909.08053 (Megatron-LM)"};
 }

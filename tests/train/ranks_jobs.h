@@ -49,23 +49,33 @@ inline Recipe ranks_recipe() {
   return recipe;
 }
 
+/// Trains the job, on one rank of a group or in one process.
+/// Params: group      – null: one process
+///         stop_after – step at which the rank asks for a stop; -1: none
+inline FitResult fit_rank(const Recipe& recipe, Job job, const comm::Group* group, int64_t stop_after, bool resume,
+                          bool accept_changes = false) {
+  Callbacks callbacks;
+  Trainer* self = nullptr;
+  callbacks.on_step = [&](const TrainLoop& loop) {
+    if (loop.step_count() == stop_after) self->request_stop();
+  };
+  Trainer trainer(recipe, callbacks);
+  self = &trainer;
+  trainer.resume(resume);
+  trainer.accept_changes(accept_changes);
+  if (group) trainer.set_process_group(*group);
+  return trainer.fit(std::move(job));
+}
+
 /// Trains one job per rank, on ranks in threads of this process. Returns the result of rank 0.
 /// Params: stop_after – step at which rank 0 asks for a stop; -1: none
 inline FitResult fit_on_ranks(const Recipe& recipe, std::vector<Job> jobs, int64_t stop_after, bool resume,
                               bool accept_changes = false) {
   FitResult result;
   parallel::testing::run_ranks(static_cast<int>(jobs.size()), [&](const comm::Group& group) {
-    Callbacks callbacks;
-    Trainer* self = nullptr;
-    callbacks.on_step = [&](const TrainLoop& loop) {
-      if (group.rank() == 0 && loop.step_count() == stop_after) self->request_stop();
-    };
-    Trainer trainer(recipe, callbacks);
-    self = &trainer;
-    trainer.resume(resume);
-    trainer.accept_changes(accept_changes);
-    trainer.set_process_group(group);
-    const FitResult own = trainer.fit(std::move(jobs[static_cast<size_t>(group.rank())]));
+    Job& job = jobs[static_cast<size_t>(group.rank())];
+    const int64_t stop = group.rank() == 0 ? stop_after : -1;
+    const FitResult own = fit_rank(recipe, std::move(job), &group, stop, resume, accept_changes);
     if (group.rank() == 0) result = own;
   });
   return result;

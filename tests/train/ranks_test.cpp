@@ -71,24 +71,9 @@ void expect_ranks_train_alike(
   for (const Outcome& outcome : outcomes) expect_alike(outcome, expected);
 }
 
-/// Rank 0's result. Params: stop_after – rank 0 asks for the end behind so many steps; -1: nobody does
+/// Returns the result of rank 0. Params: stop_after – step at which rank 0 asks for a stop; -1: none
 FitResult fit_on(const Recipe& recipe, int ranks, int64_t stop_after, bool resume) {
-  std::vector<Job> jobs = ranks_jobs(recipe, ranks);
-  std::vector<FitResult> results(jobs.size());
-  run_ranks(ranks, [&](const comm::Group& group) {
-    const auto rank = static_cast<size_t>(group.rank());
-    Callbacks callbacks;
-    Trainer* self = nullptr;
-    callbacks.on_step = [&](const TrainLoop& loop) {
-      if (rank == 0 && loop.step_count() == stop_after) self->request_stop();
-    };
-    Trainer trainer(recipe, callbacks);
-    self = &trainer;
-    trainer.resume(resume);
-    trainer.set_process_group(group);
-    results[rank] = trainer.fit(std::move(jobs[rank]));
-  });
-  return results.front();
+  return fit_on_ranks(recipe, ranks_jobs(recipe, ranks), stop_after, resume);
 }
 
 }  // namespace

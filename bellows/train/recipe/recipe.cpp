@@ -38,7 +38,17 @@ struct Row {
   Allowed allowed;
   const char* help;
   bool changes_bits = true;
+  /// For a text that is written as a map in YAML: returns the map without braces, or "" if the value is no map.
+  std::string (*as_map)(const std::string& value) = nullptr;
 };
+
+std::string mesh_as_map(const std::string& mesh) {
+  return mesh_text(parse_mesh(mesh));
+}
+
+std::string tensor_plan_as_map(const std::string& plan) {
+  return tensor_plan_text(parse_tensor_plan(plan));
+}
 
 /// The table by which recipes are parsed, printed, checked and documented.
 constexpr Row table[] = {
@@ -367,7 +377,9 @@ constexpr Row table[] = {
      "how the ranks divide the work. Hybrid sharding with zero1 to zero3, such as {data: 2, shard: 4}. shard: number "
      "of ranks that divide the state. data: number of such groups, which hold the same state. Tensor parallelism with "
      "ddp, such as {data: 2, tensor: 2}. tensor: number of ranks that divide each layer and read the same samples. "
-     "Empty: all ranks read different samples"},
+     "Empty: all ranks read different samples",
+     true,
+     mesh_as_map},
     {"shard_state_over_all",
      &Recipe::shard_state_over_all,
      {},
@@ -376,7 +388,9 @@ constexpr Row table[] = {
      &Recipe::tensor_plan,
      {},
      "with an axis tensor in mesh, patterns of layers and how they are divided (column, row, vocabulary), such as "
-     "{\"*.query\": column, \"*.output\": row}. auto: the plan for bert, distilbert, gpt and encoder_decoder"},
+     "{\"*.query\": column, \"*.output\": row}. auto: the plan for bert, distilbert, gpt and encoder_decoder",
+     true,
+     tensor_plan_as_map},
     {"sequence_parallel",
      &Recipe::sequence_parallel,
      {},
@@ -630,9 +644,8 @@ std::string value_text(const Row& row, const Recipe& recipe) {
         const auto& value = recipe.*member;
         using T = std::decay_t<decltype(value)>;
         if constexpr (std::is_same_v<T, std::string>) {
-          if (&value == &recipe.mesh && !value.empty()) return "{" + mesh_text(parse_mesh(value)) + "}";
-          if (&value == &recipe.tensor_plan && value != "auto")
-            return "{" + tensor_plan_text(parse_tensor_plan(value)) + "}";
+          const std::string map = row.as_map ? row.as_map(value) : "";
+          if (!map.empty()) return "{" + map + "}";
           return plain_in_yaml(value) ? value : quoted_in_yaml(value);
         } else if constexpr (std::is_same_v<T, bool>) {
           return value ? "true" : "false";
@@ -667,7 +680,7 @@ Recipe parse_over(Recipe recipe, std::string_view text, std::string_view where) 
     const std::string& key = item.first.Scalar();
     const Row& row = find_row(key, origin);
     TORCH_CHECK_VALUE(seen.insert(key).second, "recipe: ", origin.text(), ": the key \"", key, "\" occurs twice.");
-    const bool is_map = item.second.IsMap() && (key == "mesh" || key == "tensor_plan");
+    const bool is_map = item.second.IsMap() && row.as_map;
     TORCH_CHECK_VALUE(is_map || item.second.IsScalar() || item.second.IsNull(), "recipe: ", origin.text(), ": ", key,
                       ": expected one value (", type_of(row), "), got a list or a map.");
     assign(row, recipe, is_map ? map_in_yaml(item.second) : text_in_yaml(item.second), origin);

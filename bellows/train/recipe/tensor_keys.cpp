@@ -17,10 +17,8 @@ namespace {
 
 using parallel::TensorStyle;
 
-constexpr const char* style_names[] = {"column", "row", "vocabulary"};
-
 TensorStyle::Cut parse_cut(const std::string& name) {
-  const std::vector<std::string> names(std::begin(style_names), std::end(style_names));
+  const std::vector<std::string> names(std::begin(parallel::tensor_cut_names), std::end(parallel::tensor_cut_names));
   const auto found = std::find(names.begin(), names.end(), name);
   TORCH_CHECK_VALUE(found != names.end(), "recipe: tensor_plan: no style is called \"", name,
                     "\". The styles are column, row and vocabulary.", did_you_mean(name, names));
@@ -47,7 +45,7 @@ TensorStyle parse_style(const std::string& text) {
 }
 
 std::string style_text(const TensorStyle& style) {
-  std::string text = style_names[static_cast<size_t>(style.cut)];
+  std::string text = parallel::tensor_cut_names[static_cast<size_t>(style.cut)];
   if (style.parts != 1) text += c10::str(" fused=", style.parts);
   if (style.transposed) text += " transposed";
   return text;
@@ -58,8 +56,8 @@ std::string tensor_conflict(const Recipe& recipe) {
   if (recipe.data_parallel == "dp") return "data_parallel = dp trains in one process";
   if (recipe.data_parallel != "ddp")
     return "data_parallel = " + recipe.data_parallel +
-           " shards whole tensors, but each rank of the axis tensor holds other slices";
-  if (axis_size(parse_mesh(recipe.mesh), "shard") > 1) return "the axis shard belongs to ZeRO, which it excludes";
+           " shards complete tensors, which no rank of the axis tensor has";
+  if (axis_size(parse_mesh(recipe.mesh), "shard") > 1) return "the axis shard belongs to ZeRO, which tensor parallelism does not support";
   if (recipe.compile != "none")
     return "compile = " + recipe.compile + " records operators, but tensor parallelism replaces them while they run";
   if (recipe.precision != "fp32" && (recipe.amp_level == "O2" || recipe.amp_level == "O3"))

@@ -172,7 +172,7 @@ void share_notes(const comm::Group& ranks, int root, checkpoint::State& state) {
 }  // namespace
 
 int ranks_per_replica(const Recipe& recipe) {
-  return recipe.data_parallel == "ddp" || recipe.mesh.empty() ? 1 : axis_size(parse_mesh(recipe.mesh), "shard");
+  return axis_size(parse_mesh(recipe.mesh), "shard");
 }
 
 void check_replaceable_ranks(const Recipe& recipe, int launched_ranks) {

@@ -33,7 +33,8 @@ class Ranks {
   const comm::Group* group() const;
   int rank() const { return group() ? group()->rank() : 0; }
   int size() const { return group() ? group()->size() : 1; }
-  /// Returns the ranks that read other samples than this rank, and this rank; null if this rank reads all samples.
+  /// Returns the group of ranks that read different samples, which includes this rank. Returns null if this rank reads
+  /// all samples.
   const comm::Group* data_group() const;
   int data_rank() const { return data_group() ? data_group()->rank() : 0; }
   int data_size() const { return data_group() ? data_group()->size() : 1; }
@@ -77,7 +78,7 @@ class Ranks {
   /// Returns the state of an optimizer that this rank holds, in the form that a rank with the same shards can load.
   static NamedTensors own_state(const torch::optim::Optimizer& optimizer);
   static void load_own_state(torch::optim::Optimizer& optimizer, const NamedTensors& state);
-  /// Loads the state of an optimizer as one process saved it.
+  /// Loads the complete state of an optimizer, such as one that a single process saved.
   void load_complete_state(torch::optim::Optimizer& optimizer, const NamedTensors& state) const;
   /// Loads complete values of the model's tensors.
   void load_complete_model(const NamedTensors& values) const;
@@ -95,7 +96,8 @@ class Ranks {
   void gather_parameters() const;
   void release_parameters() const;
   void with_full_parameters(const std::function<void()>& body) const;
-  /// Gives the model complete parameters, which stay complete when this object is destroyed. Call it after the last step.
+  /// Restores the complete parameters of the model. They stay complete after this object is destroyed. Call this function
+  /// after the last step.
   void complete_parameters() const;
 
   /// Returns the part of an optimizer's state that this rank holds.

@@ -12,7 +12,6 @@
 #include <set>
 #include <thread>
 
-#include "bellows/io/tensors/safetensors.h"
 #include "bellows/train/run/rank_changes.h"
 #include "tests/cli/process.h"
 #include "tests/support/errors.h"
@@ -23,70 +22,35 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// The last step of a process.
-struct RankStatus {
-  pid_t pid;
-  int64_t step = 0;
-  int ranks = 0, rank = 0;
-};
-
 /// A job of elastic_rank.
 class ElasticRun {
  public:
-  ElasticRun(int ranks, int64_t epochs, std::vector<std::string> settings, int restarts = 1000)
-      : ranks_(ranks), epochs_(epochs), process_(launch(settings, restarts)) {}
+  ElasticRun(int ranks, int64_t epochs, const std::vector<std::string>& settings, int restarts = 1000)
+      : ranks_(ranks), epochs_(epochs), process_(elastic_launch(ranks, restarts, scratch_.path(), epochs, settings)) {}
 
   /// The processes that have trained and that still run.
-  std::vector<RankStatus> trained() const {
-    std::vector<RankStatus> result;
-    for (const auto& entry : std::filesystem::directory_iterator(scratch_.path())) {
-      const std::string name = entry.path().filename();
-      if (!name.starts_with("steps-") || name.ends_with(".part")) continue;
-      RankStatus status{.pid = std::stoi(name.substr(6))};
-      std::ifstream(entry.path()) >> status.step >> status.ranks >> status.rank;
-      if (::kill(status.pid, 0) == 0) result.push_back(status);
-    }
-    return result;
-  }
+  std::vector<RankStatus> trained() const { return trained_ranks(scratch_.path()); }
   /// Whether all replicas train together.
-  bool is_complete() const {
-    const std::vector<RankStatus> all = trained();
-    std::set<int> ranks;
-    for (const RankStatus& status : all) {
-      if (status.ranks == ranks_) ranks.insert(status.rank);
-    }
-    return static_cast<int>(all.size()) == ranks_ && static_cast<int>(ranks.size()) == ranks_;
-  }
+  bool is_complete() const { return is_complete(trained()); }
   /// All processes of the job.
-  std::vector<pid_t> processes() const {
-    std::ifstream children(c10::str("/proc/", process_.pid(), "/task/", process_.pid(), "/children"));
-    std::vector<pid_t> result;
-    for (pid_t pid = 0; children >> pid;) {
-      std::ifstream command(c10::str("/proc/", pid, "/cmdline"));
-      const std::string words((std::istreambuf_iterator<char>(command)), {});
-      if (words.find("elastic_rank") != std::string::npos && words.find("launch") == std::string::npos)
-        result.push_back(pid);
-    }
-    return result;
-  }
+  std::vector<pid_t> processes() const { return launched_processes(process_.pid(), "elastic_rank"); }
   int64_t last_step() const {
     int64_t last = 0;
     for (const RankStatus& status : trained()) last = std::max(last, status.step);
     return last;
   }
-  /// Kills the rank. Then it has not trained, because its number may be used again.
-  void kill(const RankStatus& status) const { kill(status.pid); }
-  void kill(pid_t pid) const {
-    ::kill(pid, SIGKILL);
-    std::filesystem::remove(scratch_ / ("steps-" + std::to_string(pid)));
-  }
-  /// Kills the rank in the world of all replicas.
-  void kill_rank(int rank) const {
+  void kill(const std::vector<pid_t>& pids) const { train::kill_ranks(pids, scratch_.path()); }
+  /// Kills ranks of the world of all replicas at the same time. The others cannot form another world in between, in
+  /// which the ranks have other numbers.
+  void kill_ranks(const std::set<int>& ranks) const {
+    std::vector<pid_t> pids;
     for (const RankStatus& status : trained()) {
-      if (status.rank == rank && status.ranks == ranks_) return kill(status);
+      if (status.ranks == ranks_ && ranks.contains(status.rank)) pids.push_back(status.pid);
     }
-    ADD_FAILURE() << "no rank " << rank;
+    EXPECT_EQ(pids.size(), ranks.size()) << "a rank is missing or counted twice";
+    kill(pids);
   }
+  void kill_rank(int rank) const { kill_ranks({rank}); }
   void write(const std::string& file) const { std::ofstream(scratch_ / file) << "1"; }
   void remove(const std::string& file) const { std::filesystem::remove(scratch_ / file); }
   bool exists(const std::string& file) const { return std::filesystem::exists(scratch_ / file); }
@@ -101,10 +65,14 @@ class ElasticRun {
   }
   /// Kills one process in this phase of its work, and waits until it was replaced.
   void lose_in(const std::string& phase) {
+    const std::set<pid_t> before = pids_of(trained());
     write("die-" + phase);
     wait_for([&] { return !exists("die-" + phase); }, "no process reached the phase");
-    wait_for([&] { return !is_complete(); }, "no process was lost");
-    wait_until_complete();
+    const auto replaced = [&] {
+      const std::vector<RankStatus> now = trained();
+      return is_complete(now) && pids_of(now) != before;
+    };
+    wait_for(replaced, "no process was lost and replaced");
   }
 
   /// Waits for the end. Returns what the launcher wrote.
@@ -116,22 +84,23 @@ class ElasticRun {
   /// Returns what the launcher wrote.
   std::string expect_same_result() {
     const cli::Outcome outcome = finish();
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    if (outcome.exit_code != 0) return outcome.err;
-    EXPECT_THAT(outcome.out, HasSubstr("steps " + std::to_string(8 * epochs_)));
-    expect_close(io::load_safetensors(scratch_ / "weights.safetensors"),
-                 trained_alone(elastic_recipe(epochs_), scratch_ / "alone"));
+    expect_trained_like_one_process(outcome, scratch_, epochs_);
     return outcome.err;
   }
   std::vector<int64_t> logged() const { return logged_steps(scratch_ / "run/log.csv"); }
 
  private:
-  cli::Launch launch(const std::vector<std::string>& settings, int restarts) const {
-    cli::Launch launch{.arguments = {"launch", "-n", std::to_string(ranks_), "--max-restarts", std::to_string(restarts),
-                                     "--replace-lost", "--", BELLOWS_BIN_DIR "/elastic_rank", scratch_.path(),
-                                     std::to_string(epochs_)}};
-    launch.arguments.insert(launch.arguments.end(), settings.begin(), settings.end());
-    return launch;
+  bool is_complete(const std::vector<RankStatus>& all) const {
+    std::set<int> ranks;
+    for (const RankStatus& status : all) {
+      if (status.ranks == ranks_) ranks.insert(status.rank);
+    }
+    return static_cast<int>(all.size()) == ranks_ && static_cast<int>(ranks.size()) == ranks_;
+  }
+  static std::set<pid_t> pids_of(const std::vector<RankStatus>& all) {
+    std::set<pid_t> pids;
+    for (const RankStatus& status : all) pids.insert(status.pid);
+    return pids;
   }
 
   const int ranks_;
@@ -177,7 +146,7 @@ class ReplicaKiller {
  private:
   int pick(int count) { return std::uniform_int_distribution(0, count - 1)(random_); }
   void kill(pid_t pid) {
-    run_.kill(pid);
+    run_.kill({pid});
     ++killed_;
   }
   /// Kills a process that does not train: it is new, or it waits for one that is new.
@@ -211,8 +180,7 @@ void expect_losses_change_no_result(const std::string& strategy, int short_losse
   };
   run.wait_for(lost, "the run was too short", 1200);
   run.expect_same_result();
-  const std::vector<int64_t> steps = run.logged();
-  EXPECT_TRUE(std::adjacent_find(steps.begin(), steps.end(), std::greater_equal<>()) == steps.end());
+  expect_ascending(run.logged());
 }
 
 TEST(ElasticShards, WithoutLosses) {
@@ -261,8 +229,7 @@ TEST(ElasticShards, ASenderMayBeLost) {
 TEST(ElasticShards, BothRanksOfAReplicaMayBeLost) {
   ElasticRun run(4, 80, two_by_two("zero2"));
   run.wait_until_complete();
-  run.kill_rank(0);
-  run.kill_rank(1);
+  run.kill_ranks({0, 1});
   run.wait_until_complete();
   const std::string log = run.expect_same_result();
   EXPECT_THAT(log, ::testing::Not(HasSubstr("Restarting all")));
@@ -271,8 +238,7 @@ TEST(ElasticShards, BothRanksOfAReplicaMayBeLost) {
 TEST(ElasticShards, WithoutACompleteReplicaAllRanksRestart) {
   ElasticRun run(4, 60, two_by_two("zero3"));
   run.wait_for([&] { return run.last_step() > 110; }, "no checkpoint");
-  run.kill_rank(1);
-  run.kill_rank(2);
+  run.kill_ranks({1, 2});
   const std::string log = run.expect_same_result();
   EXPECT_THAT(log, HasSubstr("Restarting all 4 ranks"));
 }

@@ -9,9 +9,6 @@
 #include <random>
 #include <thread>
 
-#include "bellows/core/seed.h"
-#include "bellows/io/tensors/safetensors.h"
-#include "bellows/train/trainer.h"
 #include "tests/cli/process.h"
 #include "tests/train/parallel/elastic_results.h"
 
@@ -19,18 +16,6 @@ namespace bellows::train {
 namespace {
 
 using ::testing::HasSubstr;
-
-/// The ranks that have completed a step since they started.
-std::vector<pid_t> training_ranks(const std::string& folder) {
-  std::vector<pid_t> ranks;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string name = entry.path().filename();
-    if (!name.starts_with("steps-") || name.ends_with(".part")) continue;
-    const pid_t pid = std::stoi(name.substr(6));
-    if (::kill(pid, 0) == 0) ranks.push_back(pid);
-  }
-  return ranks;
-}
 
 /// `bellows train` on the digits, whose lost ranks are replaced.
 cli::Launch replaced_training(int ranks, const std::string& folder, const std::vector<std::string>& settings) {
@@ -47,18 +32,6 @@ bool finished_three_epochs(const cli::Outcome& so_far) {
   return so_far.err.find("    3 ") != std::string::npos;
 }
 
-/// The processes of `bellows train` that a launcher started.
-std::vector<pid_t> training_children(pid_t launcher) {
-  std::ifstream children(c10::str("/proc/", launcher, "/task/", launcher, "/children"));
-  std::vector<pid_t> ranks;
-  for (pid_t pid = 0; children >> pid;) {
-    std::ifstream command(c10::str("/proc/", pid, "/cmdline"));
-    const std::string words((std::istreambuf_iterator<char>(command)), {});
-    if (words.find("train") != std::string::npos && words.find("launch") == std::string::npos) ranks.push_back(pid);
-  }
-  return ranks;
-}
-
 /// Kills ranks at random moments, but never the last one that has the state.
 class Killer {
  public:
@@ -68,11 +41,10 @@ class Killer {
     const auto now = std::chrono::steady_clock::now();
     if (done() || now < next_) return;
     next_ = now + std::chrono::milliseconds(std::uniform_int_distribution(50, 900)(random_));
-    const std::vector<pid_t> ranks = training_ranks(folder_);
+    const std::vector<RankStatus> ranks = trained_ranks(folder_);
     if (ranks.size() < 2) return;
-    const pid_t victim = ranks[std::uniform_int_distribution<size_t>(0, ranks.size() - 1)(random_)];
-    if (::kill(victim, SIGKILL) == 0) ++killed_;
-    std::filesystem::remove(folder_ + "/steps-" + std::to_string(victim));
+    const size_t victim = std::uniform_int_distribution<size_t>(0, ranks.size() - 1)(random_);
+    killed_ += kill_ranks({ranks[victim].pid}, folder_);
   }
   bool done() const { return killed_ >= losses_; }
 
@@ -89,10 +61,7 @@ class Killer {
 void expect_losses_change_no_result(int ranks, int losses, const std::vector<std::string>& settings = {}) {
   const int64_t epochs = 60 + 25 * losses;
   const cli::Scratch scratch;
-  cli::Launch launch{.arguments = {"launch", "-n", std::to_string(ranks), "--max-restarts", "1000", "--replace-lost",
-                                   "--", BELLOWS_BIN_DIR "/elastic_rank", scratch.path(), std::to_string(epochs)}};
-  launch.arguments.insert(launch.arguments.end(), settings.begin(), settings.end());
-  cli::Process process(launch);
+  cli::Process process(elastic_launch(ranks, 1000, scratch.path(), epochs, settings));
   Killer killer(scratch.path(), losses);
   const auto poll = [&](const cli::Outcome&) {
     killer.look();
@@ -100,14 +69,9 @@ void expect_losses_change_no_result(int ranks, int losses, const std::vector<std
   };
   std::ofstream(scratch / "go") << "1";
   process.wait_until(poll, 1200);
-  const cli::Outcome outcome = process.finish();
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  expect_trained_like_one_process(process.finish(), scratch, epochs);
   EXPECT_TRUE(killer.done()) << "the run was too short";
-  EXPECT_THAT(outcome.out, HasSubstr("steps " + std::to_string(8 * epochs)));
-  expect_close(io::load_safetensors(scratch / "weights.safetensors"),
-               trained_alone(elastic_recipe(epochs), scratch / "alone"));
-  const std::vector<int64_t> steps = logged_steps(scratch / "run/log.csv");
-  EXPECT_TRUE(std::adjacent_find(steps.begin(), steps.end(), std::greater_equal<>()) == steps.end());
+  expect_ascending(logged_steps(scratch / "run/log.csv"));
 }
 
 TEST(ElasticRanks, LostReplicasChangeNoResult) {
@@ -129,7 +93,7 @@ TEST(ElasticRanks, AStopWhileAProcessJoinsSavesACheckpoint) {
   const cli::Scratch scratch;
   cli::Process process(replaced_training(2, scratch / "run", {"epochs=100000", "save_steps=1000000"}));
   ASSERT_TRUE(process.wait_until(finished_three_epochs));
-  const std::vector<pid_t> ranks = training_children(process.pid());
+  const std::vector<pid_t> ranks = launched_processes(process.pid(), "train");
   ASSERT_EQ(ranks.size(), 2u);
   ::kill(ranks.back(), SIGKILL);
   const auto lost = [](const cli::Outcome& so_far) {
@@ -146,8 +110,7 @@ TEST(ElasticRanks, AStopWhileAProcessJoinsSavesACheckpoint) {
 
 TEST(ElasticRanks, TooManyLossesEndTheJob) {
   const cli::Scratch scratch;
-  cli::Process process({.arguments = {"launch", "-n", "2", "--max-restarts", "1", "--replace-lost", "--",
-                                      BELLOWS_BIN_DIR "/elastic_rank", scratch.path(), "10000"}});
+  cli::Process process(elastic_launch(2, 1, scratch.path(), 10000));
   std::ofstream(scratch / "go") << "1";
   Killer killer(scratch.path(), 2);
   const auto poll = [&](const cli::Outcome&) {
@@ -179,7 +142,7 @@ TEST(ElasticRanks, TheCommandContinues) {
   const cli::Scratch scratch;
   cli::Process process(replaced_training(3, scratch / "run", {"epochs=40"}));
   ASSERT_TRUE(process.wait_until(finished_three_epochs));
-  const std::vector<pid_t> ranks = training_children(process.pid());
+  const std::vector<pid_t> ranks = launched_processes(process.pid(), "train");
   ASSERT_EQ(ranks.size(), 3u);
   ::kill(ranks.front(), SIGKILL);  // rank 0, which writes the log
   const cli::Outcome outcome = process.finish();
@@ -187,7 +150,7 @@ TEST(ElasticRanks, TheCommandContinues) {
   EXPECT_THAT(outcome.err, HasSubstr("A rank was lost"));
   const std::vector<int64_t> steps = logged_steps(scratch / "run/log.csv");
   EXPECT_GT(steps.size(), 5u);
-  EXPECT_TRUE(std::adjacent_find(steps.begin(), steps.end(), std::greater_equal<>()) == steps.end());
+  expect_ascending(steps);
 }
 
 }  // namespace

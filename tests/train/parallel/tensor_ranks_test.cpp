@@ -15,6 +15,7 @@
 #include "bellows/optim/optimizers.h"
 #include "tests/parallel/own_processes.h"
 #include "tests/parallel/tensor/tensor_support.h"
+#include "tests/train/ranks_jobs.h"
 #include "tests/train/support.h"
 
 namespace bellows::train::tensor_ranks_testing {
@@ -250,20 +251,11 @@ struct Phase {
   int64_t end;  ///< 0: to the end
 };
 
-FitResult fit_on_ranks(const MakeJob& make, const Recipe& recipe, const comm::Group* group, int64_t end, bool resume,
-                       std::vector<at::Tensor>& weights) {
-  Callbacks callbacks;
-  Trainer* self = nullptr;
-  callbacks.on_step = [&](const TrainLoop& loop) {
-    if (loop.step_count() == end) self->request_stop();
-  };
-  Trainer trainer(recipe, callbacks);
-  self = &trainer;
-  trainer.resume(resume);
-  if (group) trainer.set_process_group(*group);
+FitResult fit_job(const MakeJob& make, const Recipe& recipe, const comm::Group* group, int64_t end, bool resume,
+                  std::vector<at::Tensor>& weights) {
   Job job = make(recipe);
   const Model model = job.model;
-  const FitResult result = trainer.fit(std::move(job));
+  const FitResult result = fit_rank(recipe, std::move(job), group, end, resume);
   weights = copies_of(model);
   return result;
 }
@@ -275,7 +267,7 @@ void expect_run_moves(const MakeJob& make, const std::vector<Phase>& phases, con
   recipe.epochs = 4;  // of three steps
   recipe.ema_decay = 0.9;
   std::vector<at::Tensor> expected, weights;
-  const FitResult whole = fit_on_ranks(make, recipe, nullptr, 0, false, expected);
+  const FitResult whole = fit_job(make, recipe, nullptr, 0, false, expected);
   recipe.run_folder = folder;
   FitResult last;
   for (const Phase& phase : phases) {
@@ -287,7 +279,7 @@ void expect_run_moves(const MakeJob& make, const std::vector<Phase>& phases, con
       std::optional<comm::Group> group;
       if (phase.ranks > 1) group = world.subgroup(members, c10::str("phase ", phase.end));
       const bool resumes = &phase != &phases.front();
-      last = fit_on_ranks(make, recipe, group ? &*group : nullptr, phase.end, resumes, weights);
+      last = fit_job(make, recipe, group ? &*group : nullptr, phase.end, resumes, weights);
       EXPECT_EQ(last.stopped, phase.end > 0);
     }
     comm::barrier(world);
@@ -327,12 +319,12 @@ TEST(TensorRanks, RanksWithDifferentSamplesDrawDifferentMasksAfterAMove) {
     recipe.run_folder = folder + "/run";
     const comm::Group ranks = world;
     std::vector<at::Tensor> weights;
-    fit_on_ranks(language_job(0.2), recipe, &ranks, 2, false, weights);
+    fit_job(language_job(0.2), recipe, &ranks, 2, false, weights);
     const auto next_numbers = [&] { return comm::all_gather(at::rand({1}, at::kDouble), world); };
     const at::Tensor same = next_numbers();
     EXPECT_EQ(same[0].item<double>(), same[1].item<double>());
     recipe.mesh.clear();
-    fit_on_ranks(language_job(0.2), recipe, &ranks, 4, true, weights);
+    fit_job(language_job(0.2), recipe, &ranks, 4, true, weights);
     const at::Tensor different = next_numbers();
     EXPECT_NE(different[0].item<double>(), different[1].item<double>());
   });
