@@ -1,6 +1,7 @@
 #pragma once
 
 // Includes the component parallel, which trains one model on several ranks or with several replicas.
+#include "bellows/parallel/average_gradients.h"
 #include "bellows/parallel/context/context_attention.h"
 #include "bellows/parallel/context/context_parallel.h"
 #include "bellows/parallel/data_parallel.h"

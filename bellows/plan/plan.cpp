@@ -212,6 +212,8 @@ MemoryPlan plan_memory(const Recipe& asked, const StepSize& size, int64_t ranks)
       axis_size(parse_mesh(recipe.mesh), "tensor") == 1, "plan_memory: mesh = ", recipe.mesh,
       " divides layers, whose memory is not predicted. Remove the axis tensor. The strategies of `bellows plan "
       "--ranks N` contain an estimate of tensor parallelism.");
+  check_recipe(axis_size(parse_mesh(recipe.mesh), "context") == 1, "plan_memory: mesh = ", recipe.mesh,
+               " divides sequences, whose memory is not predicted. Remove the axis context.");
   const ModelEntry entry = dry_run_entry(recipe);
   const std::optional<models::ModelSkeleton> skeleton = models::model_skeleton(entry);
   const StepSize wanted{size.batch / ranks, dry_run_length(recipe, entry, size)};

@@ -2,6 +2,8 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <utility>
+
 namespace bellows::tap {
 namespace {
 
@@ -31,6 +33,11 @@ std::span<c10::IValue> OpRef::arguments(Stack& stack) const {
 
 std::span<c10::IValue> OpRef::results(Stack& stack) const {
   return top_of(stack, handle_.schema().returns().size());
+}
+
+void OpRef::set_result(Stack& stack, c10::IValue result) const {
+  stack.resize(stack.size() - handle_.schema().arguments().size());
+  stack.push_back(std::move(result));
 }
 
 }  // namespace bellows::tap

@@ -36,6 +36,9 @@ class OpRef {
   std::span<c10::IValue> arguments(Stack& stack) const;
   /// Returns the results. Call this function after the operator has run.
   std::span<c10::IValue> results(Stack& stack) const;
+  /// Replaces the arguments by the result of an operator that returns one value. Call this function instead of the
+  /// operator.
+  void set_result(Stack& stack, c10::IValue result) const;
 
  private:
   const c10::OperatorHandle& handle_;

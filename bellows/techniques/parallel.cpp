@@ -5,9 +5,12 @@
 
 #include "bellows/checkpoint/rng.h"
 #include "bellows/core/error.h"
+#include "bellows/models/blocks.h"
+#include "bellows/models/model_skeleton.h"
 #include "bellows/parallel/tensor/tensor_plan.h"
 #include "bellows/techniques/parallel_technique.h"
 #include "bellows/techniques/technique_rows.h"
+#include "bellows/train/recipe/context_keys.h"
 #include "bellows/train/recipe/tensor_keys.h"
 #include "bellows/train/resolved_job.h"
 
@@ -24,10 +27,11 @@ void set_strategy(Recipe& recipe, const char* strategy) {
   recipe.replicas = 0;
   recipe.gradient_compression = "none";
   recipe.reproducible_ranks = 0;
-  if (tensor_ranks(recipe) == 1) return;
+  if (tensor_ranks(recipe) * context_ranks(recipe) == 1) return;
   recipe.mesh.clear();
   recipe.tensor_plan = "auto";
   recipe.sequence_parallel = false;
+  recipe.context_method = "ring";
 }
 
 /// The message with which the recipe refuses the settings; empty if it accepts them.
@@ -109,25 +113,66 @@ std::string tensor_obstacle(const Recipe& recipe, int ranks) {
 }
 
 ParallelTechnique tensor_row() {
-  return {.name = "tensor",
-          .title = "tensor parallelism",
+  return {
+      .name = "tensor",
+      .title = "tensor parallelism",
+      .changes =
+          "Divides each layer among the ranks, which all read the complete batch. Recipe: `mesh: {tensor: N}`, "
+          "`tensor_plan`.",
+      .apply =
+          [](Recipe& recipe, int ranks) {
+            if (context_ranks(recipe) == 1) recipe.mesh.clear();  // keeps the plan
+            set_strategy(recipe, "ddp");
+            recipe.mesh = c10::str("tensor: ", ranks);
+          },
+      .obstacle = tensor_obstacle,
+      .expected = {.time_factor = 1.5,
+                   .memory_factor = 0.6,
+                   .words = "The ranks exchange activations in each layer. Each layer waits for this exchange. Tensor "
+                            "parallelism reduces the memory of weights, optimizer state and activations, and does "
+                            "not need a large batch."},
+      .tolerance = "the outputs of layers are sums over the ranks, which are added in another order",
+      .source = "arXiv:1909.08053 (Megatron-LM)"};
+}
+
+/// The reason why the ranks cannot divide the sequences of the recipe's model; empty if they can.
+std::string context_obstacle(const Recipe& recipe, int ranks) {
+  const checkpoint::RngGuard restores_generators;
+  try {
+    const ResolvedJob job = resolve_model(recipe);
+    const models::ModelEntry& entry = job.model;
+    const auto skeleton = models::model_skeleton(entry);  // a large model would take long to create
+    const int64_t width = std::max<int64_t>(entry.input_shape[0], 1);
+    models::model_parts(skeleton ? entry.make_sized(skeleton->small, 10) : entry.make(10, width));
+    const int64_t length = job.max_length();
+    if (length % (2 * ranks) != 0)
+      return c10::str("max_length = ", length, " is not a multiple of ", 2 * ranks, ", twice the number of ranks");
+  } catch (const c10::Error&) {
+    return "the model " + recipe.model + " cannot divide its sequences";
+  }
+  return "";
+}
+
+ParallelTechnique context_row() {
+  return {.name = "context",
+          .title = "context parallelism",
           .changes =
-              "Divides each layer among the ranks, which all read the complete batch. Recipe: `mesh: {tensor: N}`, "
-              "`tensor_plan`.",
+              "Divides each sequence among the ranks, which all read the complete batch. Recipe: `mesh: {context: N}`, "
+              "`context_method`.",
           .apply =
               [](Recipe& recipe, int ranks) {
-                recipe.mesh.clear();  // set_strategy() then keeps tensor_plan and sequence_parallel
+                if (tensor_ranks(recipe) == 1) recipe.mesh.clear();  // keeps context_method
                 set_strategy(recipe, "ddp");
-                recipe.mesh = c10::str("tensor: ", ranks);
+                recipe.mesh = c10::str("context: ", ranks);
               },
-          .obstacle = tensor_obstacle,
-          .expected = {.time_factor = 1.5,
-                       .memory_factor = 0.6,
-                       .words = "The ranks exchange activations in each layer. Each layer waits for this exchange. Tensor "
-                                "parallelism reduces the memory of weights, optimizer state and activations, and does "
-                                "not need a large batch."},
-          .tolerance = "the outputs of layers are sums over the ranks, which are added in another order",
-          .source = "arXiv:1909.08053 (Megatron-LM)"};
+          .obstacle = context_obstacle,
+          .expected = {.time_factor = 1.3,
+                       .memory_factor = 0.8,
+                       .words = "The ranks exchange keys and values in each attention, and gradients once per step. "
+                                "Context parallelism reduces the memory of activations only. It pays off for long "
+                                "sequences, whose attention takes longer than the exchange."},
+          .tolerance = "sums over the tokens are added in another order",
+          .source = "arXiv:2310.01889 (ring attention)"};
 }
 
 ParallelTechnique replicas_row() {
@@ -200,6 +245,7 @@ void register_parallel_techniques(Registry<ParallelTechnique>& registry) {
                 .memory_factor = 0.6,
                 .words = "Each rank gathers parameters when an operator uses them, in forward and in backward."}),
       tensor_row(),
+      context_row(),
       replicas_row(),
       reproducible_row()};
   for (const ParallelTechnique& row : rows) registry.add(with_conflicts(row));

@@ -225,8 +225,9 @@ TEST(ParallelTechniques, KeepTheOtherSettings) {
   recipe.target_accuracy = 0.75;
   for (const ComparedRecipe& compared : parallel_recipes(recipe, 2, techniques)) {
     EXPECT_EQ(compared.recipe.target_accuracy, 0.75) << compared.name;
-    // No plan divides the default model.
-    EXPECT_EQ(compared.obstacle.empty(), compared.name != "tensor") << compared.name << ": " << compared.obstacle;
+    // No plan divides the default model, and it has no sequences.
+    EXPECT_EQ(compared.obstacle.empty(), compared.name != "tensor" && compared.name != "context")
+        << compared.name << ": " << compared.obstacle;
   }
 }
 
@@ -237,7 +238,7 @@ TEST(ParallelTechniques, ChangeTheRecipeOrSayWhyNot) {
   recipe.compile = "step";
   std::map<std::string, ComparedRecipe> by_name;
   for (ComparedRecipe& compared : parallel_recipes(recipe, 2, techniques)) by_name[compared.name] = compared;
-  ASSERT_EQ(by_name.size(), 8u);
+  ASSERT_EQ(by_name.size(), 9u);
   EXPECT_EQ(by_name["zero3"].recipe.data_parallel, "zero3");
   EXPECT_EQ(by_name["zero3"].ranks, 2);
   EXPECT_EQ(by_name["bf16_gradients"].recipe.gradient_compression, "bf16");
@@ -273,6 +274,35 @@ TEST(ParallelTechniques, DivideModelsThatHaveAPlan) {
               HasSubstr("4 ranks do not divide both the 6 attention heads and the inner width"));
   recipe.compile = "step";
   EXPECT_THAT(tensor(recipe, 2).obstacle, HasSubstr("compile"));
+}
+
+TEST(ParallelTechniques, DivideSequencesOfTransformers) {
+  Registry<ParallelTechnique> techniques("technique");
+  register_parallel_techniques(techniques);
+  const auto context = [&](const Recipe& changed, int ranks) {
+    for (const ComparedRecipe& compared : parallel_recipes(changed, ranks, techniques)) {
+      if (compared.name == "context") return compared;
+    }
+    return ComparedRecipe{};
+  };
+  Recipe recipe;
+  EXPECT_THAT(context(recipe, 2).obstacle, HasSubstr("the model digits_resnet cannot divide its sequences"));
+  recipe.model = "bert-20m";
+  recipe.max_length = 64;
+  EXPECT_EQ(context(recipe, 2).obstacle, "");
+  EXPECT_EQ(context(recipe, 2).recipe.mesh, "context: 2");
+  EXPECT_THAT(context(recipe, 3).obstacle, HasSubstr("max_length = 64 is not a multiple of 6"));
+  recipe.mesh = "tensor: 2";
+  recipe.sequence_parallel = true;
+  EXPECT_FALSE(context(recipe, 2).recipe.sequence_parallel);
+  recipe = Recipe();
+  recipe.model = "bert-20m";
+  recipe.mesh = "context: 2";
+  recipe.context_method = "gather";
+  EXPECT_EQ(context(recipe, 2).recipe.context_method, "gather");
+  for (const ComparedRecipe& compared : parallel_recipes(recipe, 2, techniques))
+    EXPECT_EQ(compared.recipe.context_method == "gather", compared.name == "context" || !compared.obstacle.empty())
+        << compared.name;
 }
 
 }  // namespace bellows::train

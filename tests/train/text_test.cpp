@@ -103,6 +103,21 @@ TEST_F(TextRun, LearnsFromTextsOfUnequalLengthAndNamedLabels) {
   EXPECT_EQ(wide.state_dict().back().second.size(0), 2) << "classes of the data";
 }
 
+TEST_F(TextRun, RowsFitTheRanksThatDivideThem) {
+  Recipe divided = recipe();
+  divided.mesh = "context: 2";
+  data::Loader loader = make_job(divided).train.sequential().loader();
+  bool padded = false;
+  while (const auto batch = loader.next()) {
+    const int64_t length = (*batch)["tokens"].size(1);
+    EXPECT_EQ(length % 4, 0) << "two chunks per rank";
+    padded = padded || length != (*batch)["tokens_lengths"].max().item<int64_t>();
+  }
+  EXPECT_TRUE(padded) << "the longest text of some batch has another length";
+  divided.max_length = 30;
+  EXPECT_THAT(error_of([&] { make_job(divided); }), HasSubstr("max_length must be a multiple of 4 with mesh = "));
+}
+
 // Off means off: the loss of a batch is what one writes by hand over the same texts, one by one and in any company.
 TEST_F(TextRun, BatchesAreThePaddedTexts) {
   Recipe plain = recipe();

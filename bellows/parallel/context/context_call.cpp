@@ -1,17 +1,16 @@
 #include "bellows/parallel/context/context_call.h"
 
-#include <ATen/Context.h>
 #include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
 #include <torch/version.h>
 
 #include <functional>
-#include <mutex>
-#include <string_view>
+#include <string>
 #include <vector>
 
 #include "bellows/comm/collectives.h"
 #include "bellows/core/version.h"
+#include "bellows/parallel/tensor/divided_dropout.h"
 
 namespace bellows::parallel {
 
@@ -108,18 +107,6 @@ std::string call_line(const at::Tensor& query, const at::Tensor& key, const at::
 const char* to_string(ContextMethod method) {
   if (method == ContextMethod::ring) return "ring";
   return method == ContextMethod::all_to_all ? "all_to_all" : "gather";
-}
-
-std::string generator_line(const std::optional<at::Generator>& chosen) {
-  at::Generator generator = chosen ? *chosen : at::globalContext().defaultGenerator(at::Device(at::kCPU));
-  if (generator.device().type() != at::kCPU) return "random generator on another device";
-  at::Tensor state;
-  {
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    state = generator.get_state();
-  }
-  const std::string_view bytes(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
-  return "random generator with state " + std::to_string(std::hash<std::string_view>()(bytes));
 }
 
 void check_context_call(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,

@@ -2,8 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <string>
-
 #include "bellows/comm/group.h"
 #include "bellows/parallel/context/context_attention.h"
 
@@ -14,9 +12,6 @@ namespace bellows::parallel {
 /// Throws: c10::ValueError on every rank. The message names the rank whose arguments are invalid or differ
 void check_context_call(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                         const comm::Group& group, const ContextAttentionOptions& options);
-
-/// Returns a text that differs if the states of two generators differ.
-std::string generator_line(const std::optional<at::Generator>& generator);
 
 const char* to_string(ContextMethod method);
 

@@ -1,7 +1,6 @@
 #include "bellows/parallel/context/context_parallel.h"
 
 #include <ATen/TensorOperators.h>
-#include <c10/core/GradMode.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "bellows/comm/collectives.h"
 #include "bellows/core/version.h"
+#include "bellows/parallel/average_gradients.h"
 #include "bellows/parallel/context/context_call.h"
 #include "bellows/parallel/context/context_exchange.h"
 #include "bellows/parallel/context/context_tap.h"
@@ -141,13 +141,7 @@ at::Tensor ContextParallel::loss(const at::Tensor& sum, const at::Tensor& count)
 }
 
 void ContextParallel::average_gradients(const std::vector<at::Tensor>& parameters) const {
-  const c10::NoGradGuard no_grad;
-  std::vector<comm::Pending> pending;
-  for (const at::Tensor& parameter : parameters) {
-    if (parameter.grad().defined())
-      pending.push_back(comm::all_reduce_async(parameter.grad(), state_->group, comm::Reduce::mean));
-  }
-  for (comm::Pending& one : pending) one.wait();
+  parallel::average_gradients(parameters, state_->group);
 }
 
 std::string ContextParallel::describe() const {

@@ -119,8 +119,8 @@ class ContextParallel {
   /// Collective; backward exchanges nothing.
   /// Params: sum – sum of the losses of this rank's tokens; count – number of these tokens, or the sum of their weights
   at::Tensor loss(const at::Tensor& sum, const at::Tensor& count) const;
-  /// Replaces the gradients by their means over the ranks, for loops without DistributedDataParallel. Parameters
-  /// without a gradient are skipped. Collective: call it once per step, after the last backward.
+  /// Replaces the gradients by their means over the ranks, for loops without DistributedDataParallel; see
+  /// parallel::average_gradients(). Collective: call it once per step, after the last backward.
   void average_gradients(const std::vector<at::Tensor>& parameters) const;
 
   /// Returns a text such as "4 ranks, ring, zig-zag".

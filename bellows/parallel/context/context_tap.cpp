@@ -1,7 +1,6 @@
 #include "bellows/parallel/context/context_tap.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -10,20 +9,9 @@
 #include <vector>
 
 #include "bellows/parallel/context/context_call.h"
-#include "bellows/parallel/ddp/same_model.h"
 #include "bellows/parallel/tensor/divided_dropout.h"
-#include "bellows/tap/gradient_tap.h"
 
 namespace bellows::parallel {
-
-namespace {
-
-void replace_arguments(const tap::OpRef& op, tap::Stack& stack, at::Tensor result) {
-  stack.resize(stack.size() - op.handle().schema().arguments().size());
-  stack.emplace_back(std::move(result));
-}
-
-}  // namespace
 
 bool ContextTap::compute(const tap::OpRef& op, tap::Stack& stack) {
   if (group_.size() == 1 && !options_.generator) return false;
@@ -46,20 +34,12 @@ void ContextTap::check_output(const char* name) const {
               "complete sequence, but the blocks leave it divided. Set ContextBlocks::gather.");
 }
 
-/// The ranks must draw the same masks.
 void ContextTap::check_generators() {
-  if (std::exchange(generators_checked_, true) || group_.size() == 1) return;
-  check_same_lines("the ranks' random generators have different states", "generator",
-                   {generator_line(options_.generator)}, group_,
-                   "All ranks of a context axis must draw the same dropout masks. Seed them with the same number.");
+  if (!std::exchange(generators_checked_, true)) check_same_generators(options_.generator, group_, "context");
 }
 
 void ContextTap::check_not_repeated() const {
-  TORCH_CHECK(!options_.generator || tap::backward_id() < 0,
-              "context parallelism: activation checkpointing repeated a ",
-              "dropout that draws its mask with ContextOptions::generator. Backward cannot draw the mask of forward ",
-              "again, because checkpointing restores only libtorch's default generators. Do not set `generator`, and ",
-              "seed the default generator of all ranks of the axis with the same number.");
+  check_dropout_not_repeated(options_.generator, "context parallelism", "ContextOptions::generator");
 }
 
 bool ContextTap::attention(const tap::OpRef& op, tap::Stack& stack) {
@@ -68,7 +48,7 @@ bool ContextTap::attention(const tap::OpRef& op, tap::Stack& stack) {
   if (!divided()) {
     check_output("attention");
     if (call.dropout <= 0 || !options_.generator) return false;
-    replace_arguments(op, stack, attention_slice(call, {}, options_.generator));
+    op.set_result(stack, attention_slice(call, {}, options_.generator));
     return true;
   }
   ContextAttentionOptions options = options_;
@@ -77,9 +57,8 @@ bool ContextTap::attention(const tap::OpRef& op, tap::Stack& stack) {
   options.causal = call.causal;
   options.scale = call.scale;
   options.grouped = call.grouped;
-  replace_arguments(op, stack,
-                    context_attention(cast_like_autocast(call.query), cast_like_autocast(call.key),
-                                      cast_like_autocast(call.value), group_, options));
+  op.set_result(stack, context_attention(cast_like_autocast(call.query), cast_like_autocast(call.key),
+                                         cast_like_autocast(call.value), group_, options));
   return true;
 }
 
@@ -106,10 +85,10 @@ bool ContextTap::dropout(const tap::OpRef& op, tap::Stack& stack) {
   if (!divided()) {
     check_output("dropout");
     if (!options_.generator) return false;
-    replace_arguments(op, stack, dropout_slice(x, p, {}, options_.generator));
+    op.set_result(stack, dropout_slice(x, p, {}, options_.generator));
     return true;
   }
-  replace_arguments(op, stack, divided_dropout(x, p));
+  op.set_result(stack, divided_dropout(x, p));
   return true;
 }
 

@@ -24,6 +24,7 @@
 #include "bellows/core/sharded_gradients.h"
 #include "bellows/core/stats.h"
 #include "bellows/core/version.h"
+#include "bellows/parallel/average_gradients.h"
 #include "bellows/parallel/ddp/reducer.h"
 #include "bellows/parallel/ddp/same_model.h"
 #include "bellows/parallel/pipeline/held_tensors.h"

@@ -1,81 +1,13 @@
 #include "bellows/parallel/pipeline/replicas.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros_like.h>
-#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
-
-#include <optional>
-#include <utility>
 
 #include "bellows/comm/collectives.h"
 #include "bellows/parallel/ddp/reducer.h"
 #include "bellows/parallel/ddp/same_weights.h"
 
 namespace bellows::parallel {
-
-namespace {
-
-constexpr size_t replica_bucket_bytes = 25 << 20;
-
-/// Gradients with the same dtype and device, which are sent together.
-struct ReplicaBucket {
-  std::vector<at::Tensor> gradients;
-  size_t bytes = 0;
-};
-
-std::vector<ReplicaBucket> bucketed(const std::vector<at::Tensor>& gradients) {
-  std::vector<ReplicaBucket> buckets;
-  for (const at::Tensor& gradient : gradients) {
-    const bool fits = !buckets.empty() && buckets.back().bytes < replica_bucket_bytes &&
-                      buckets.back().gradients[0].scalar_type() == gradient.scalar_type() &&
-                      buckets.back().gradients[0].device() == gradient.device();
-    if (!fits) buckets.emplace_back();
-    buckets.back().gradients.push_back(gradient);
-    buckets.back().bytes += gradient.nbytes();
-  }
-  return buckets;
-}
-
-comm::Pending start_mean(const ReplicaBucket& bucket, const comm::Group& replicas) {
-  std::vector<at::Tensor> flat;
-  for (const at::Tensor& gradient : bucket.gradients) flat.push_back(gradient.flatten());
-  return comm::all_reduce_async(at::cat(flat), replicas, comm::Reduce::mean);
-}
-
-void finish_mean(const ReplicaBucket& bucket, comm::Pending& pending) {
-  const at::Tensor mean = pending.wait();
-  int64_t begin = 0;
-  for (const at::Tensor& gradient : bucket.gradients) {
-    gradient.copy_(mean.narrow(0, begin, gradient.numel()).view(gradient.sizes()));
-    begin += gradient.numel();
-  }
-}
-
-/// The gradients of the parameters that any replica used. Creates those that this rank lacks.
-std::vector<at::Tensor> used_gradients(const std::vector<at::Tensor>& parameters, const comm::Group& replicas) {
-  if (parameters.empty()) return {};
-  std::vector<int64_t> defined;
-  defined.reserve(parameters.size());
-  for (const at::Tensor& parameter : parameters) defined.push_back(parameter.grad().defined() ? 1 : 0);
-  const at::Tensor used =
-      comm::all_reduce(at::tensor(defined, at::kLong).to(parameters.front().device()), replicas).cpu();
-  std::vector<at::Tensor> gradients;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (used.const_data_ptr<int64_t>()[i] == 0) continue;
-    const at::Tensor& parameter = parameters[i];
-    if (!parameter.grad().defined()) parameter.mutable_grad() = at::zeros_like(parameter);
-    TORCH_CHECK_VALUE(parameter.grad().layout() == at::kStrided, "expected dense gradients, got a ",
-                      parameter.grad().layout(), " gradient of sizes [", c10::Join(", ", parameter.sizes()),
-                      "]. Set sparse(false) in the layer.");
-    gradients.push_back(parameter.grad());
-  }
-  return gradients;
-}
-
-}  // namespace
 
 void start_replicas(const NamedTensors& held, const comm::Group& replicas, bool broadcast) {
   if (broadcast) return broadcast_tensors(held, 0, replicas);
@@ -89,19 +21,6 @@ void start_replicas(const NamedTensors& held, const comm::Group& replicas, bool 
 double sum_over_replicas(double number, const comm::Group& replicas, c10::Device device) {
   const at::Tensor value = at::scalar_tensor(number, at::TensorOptions(device).dtype(at::kDouble));
   return comm::all_reduce(value, replicas).item<double>();
-}
-
-void average_gradients(const std::vector<at::Tensor>& parameters, const comm::Group& replicas) {
-  if (parameters.empty()) return;
-  const c10::NoGradGuard no_grad;
-  const std::vector<ReplicaBucket> buckets = bucketed(used_gradients(parameters, replicas));
-  std::optional<comm::Pending> before;
-  for (size_t i = 0; i < buckets.size(); ++i) {
-    comm::Pending pending = start_mean(buckets[i], replicas);
-    if (before) finish_mean(buckets[i - 1], *before);
-    before.emplace(std::move(pending));
-  }
-  if (before) finish_mean(buckets.back(), *before);
 }
 
 }  // namespace bellows::parallel

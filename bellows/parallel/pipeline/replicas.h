@@ -1,8 +1,6 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <vector>
+#include <c10/core/Device.h>
 
 #include "bellows/comm/group.h"
 #include "bellows/core/named_state.h"
@@ -17,11 +15,5 @@ namespace bellows::parallel {
 void start_replicas(const NamedTensors& held, const comm::Group& replicas, bool broadcast);
 
 double sum_over_replicas(double number, const comm::Group& replicas, c10::Device device);
-
-/// Averages the gradients of parameters, in buckets of about 25 MiB. While a bucket is sent, the next one is copied. A
-/// replica without a gradient counts as zeros. A parameter without gradients on all replicas keeps none.
-/// Cost:   all-reduces each gradient once, and needs memory for two buckets
-/// Throws: c10::ValueError if a gradient is sparse
-void average_gradients(const std::vector<at::Tensor>& parameters, const comm::Group& replicas);
 
 }  // namespace bellows::parallel

@@ -1,5 +1,6 @@
 #include "bellows/parallel/tensor/divided_dropout.h"
 
+#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/ivalue.h>
@@ -11,8 +12,14 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <mutex>
+#include <string_view>
 #include <vector>
+
+#include "bellows/parallel/ddp/same_model.h"
+#include "bellows/tap/gradient_tap.h"
 
 namespace bellows::parallel {
 
@@ -30,6 +37,33 @@ at::Tensor kept_elements(const at::Tensor& like, at::IntArrayRef sizes, double p
 }
 
 }  // namespace
+
+std::string generator_line(const std::optional<at::Generator>& chosen) {
+  at::Generator generator = chosen ? *chosen : at::globalContext().defaultGenerator(at::Device(at::kCPU));
+  if (generator.device().type() != at::kCPU) return "random generator on another device";
+  at::Tensor state;
+  {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    state = generator.get_state();
+  }
+  const std::string_view bytes(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
+  return "random generator with state " + std::to_string(std::hash<std::string_view>()(bytes));
+}
+
+void check_same_generators(const std::optional<at::Generator>& generator, const comm::Group& group,
+                           const std::string& axis) {
+  if (group.size() == 1) return;
+  check_same_lines(
+      "the ranks' random generators have different states", "generator", {generator_line(generator)}, group,
+      "All ranks of a " + axis + " axis must draw the same dropout masks. Seed them with the same number.");
+}
+
+void check_dropout_not_repeated(const std::optional<at::Generator>& generator, const char* where, const char* option) {
+  TORCH_CHECK(!generator || tap::backward_id() < 0, where, ": activation checkpointing repeated a ",
+              "dropout that draws its mask with ", option, ". Backward cannot draw the mask of forward again, because ",
+              "checkpointing restores only libtorch's default generators. Do not set `generator`, and seed the ",
+              "default generator of all ranks of the axis with the same number.");
+}
 
 at::Tensor cast_like_autocast(const at::Tensor& x) {
   const c10::DeviceType device = x.device().type();

@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+
+#include "bellows/comm/group.h"
 
 namespace bellows::parallel {
 
@@ -19,6 +22,21 @@ struct RandomSlice {
 /// Cost: draws the mask of the complete tensor, and allocates it temporarily
 at::Tensor dropout_slice(const at::Tensor& x, double p, const RandomSlice& slice,
                          const std::optional<at::Generator>& generator);
+
+/// Returns a text that differs if the states of two generators differ. Without a generator, it describes libtorch's
+/// default generator of the CPU.
+std::string generator_line(const std::optional<at::Generator>& generator);
+
+/// Checks that the ranks draw the same masks. Collective.
+/// Params: axis – such as "context", for the message
+/// Throws: c10::ValueError on all ranks if the states of their generators differ
+void check_same_generators(const std::optional<at::Generator>& generator, const comm::Group& group,
+                           const std::string& axis);
+/// Checks that no checkpointed function runs again if a generator is set. Activation checkpointing restores only
+/// libtorch's default generators, so the function would draw other masks.
+/// Params: where – start of the message; option – the option that sets the generator, such as "TensorOptions::generator"
+/// Throws: c10::Error
+void check_dropout_not_repeated(const std::optional<at::Generator>& generator, const char* where, const char* option);
 
 /// Casts an input of attention as autocast does, if it is enabled.
 at::Tensor cast_like_autocast(const at::Tensor& x);

@@ -1,6 +1,5 @@
 #include "bellows/parallel/tensor/layer_tap.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -14,7 +13,6 @@
 #include <string_view>
 #include <utility>
 
-#include "bellows/parallel/ddp/same_model.h"
 #include "bellows/parallel/tensor/cross_entropy.h"
 #include "bellows/parallel/tensor/divided_dropout.h"
 #include "bellows/parallel/tensor/exchange.h"
@@ -46,11 +44,6 @@ at::Tensor tensor_or_none(const c10::IValue& value) {
 
 std::optional<at::Tensor> as_optional(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
-}
-
-void set_result(const tap::OpRef& op, tap::Stack& stack, at::Tensor result) {
-  stack.resize(stack.size() - op.handle().schema().arguments().size());
-  stack.emplace_back(std::move(result));
 }
 
 /// In backward, gradients are computed with the same operators, but without recording. Recomputed forward passes record.
@@ -203,7 +196,7 @@ bool LayerTap::linear(const tap::OpRef& op, tap::Stack& stack) {
                 layer->cut.name, "\". Leave the parameter out of the plan.");
     bias = arguments[0].toTensor();
   }
-  set_result(op, stack, divided_linear(*layer, x, name == "aten::linear" ? factor : factor.t(), bias));
+  op.set_result(stack, divided_linear(*layer, x, name == "aten::linear" ? factor : factor.t(), bias));
   return true;
 }
 
@@ -230,32 +223,16 @@ bool LayerTap::embedding(const tap::OpRef& op, tap::Stack& stack) {
   if (!layer) return false;
   layer->used = true;
   inside_ = false;
-  set_result(op, stack, divided_embedding(*layer, arguments));
+  op.set_result(stack, divided_embedding(*layer, arguments));
   return true;
 }
 
-/// The ranks must draw the same masks.
 void LayerTap::check_generators() {
-  if (std::exchange(generators_checked_, true) || group_.size() == 1) return;
-  at::Generator generator = generator_ ? *generator_ : at::detail::getDefaultCPUGenerator();
-  if (generator.device().type() != at::kCPU) return;
-  at::Tensor state;
-  {
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    state = generator.get_state();
-  }
-  const std::string_view bytes(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
-  check_same_lines("the ranks' random generators have different states", "generator",
-                   {std::to_string(std::hash<std::string_view>()(bytes))}, group_,
-                   "All ranks of a tensor axis must draw the same dropout masks. Seed them with the same number.");
+  if (!std::exchange(generators_checked_, true)) check_same_generators(generator_, group_, "tensor");
 }
 
 void LayerTap::check_not_repeated() const {
-  TORCH_CHECK(
-      !generator_ || tap::backward_id() < 0, "tensor parallelism: activation checkpointing repeated a dropout ",
-      "that draws its mask with TensorOptions::generator. Backward cannot draw the mask of forward again, ",
-      "because checkpointing restores only libtorch's default generators. Do not set `generator`, and seed the ",
-      "default generator of all ranks of the axis with the same number.");
+  check_dropout_not_repeated(generator_, "tensor parallelism", "TensorOptions::generator");
 }
 
 bool LayerTap::dropout(const tap::OpRef& op, tap::Stack& stack) {
@@ -269,7 +246,7 @@ bool LayerTap::dropout(const tap::OpRef& op, tap::Stack& stack) {
   if (!inside_ && sequence_) slice = {1, group_.rank(), group_.size()};
   if (slice.ranks == 1 && !generator_) return false;
   check_not_repeated();
-  set_result(op, stack, dropout_slice(x, p, slice, generator_));
+  op.set_result(stack, dropout_slice(x, p, slice, generator_));
   return true;
 }
 
@@ -281,7 +258,7 @@ bool LayerTap::attention(const tap::OpRef& op, tap::Stack& stack) {
   if (inside_) slice = {call.query.dim() - 3, group_.rank(), group_.size()};
   if (slice.ranks == 1 && !generator_) return false;
   check_not_repeated();
-  set_result(op, stack, attention_slice(call, slice, generator_));
+  op.set_result(stack, attention_slice(call, slice, generator_));
   return true;
 }
 
@@ -293,9 +270,8 @@ bool LayerTap::layer_norm(const tap::OpRef& op, tap::Stack& stack) const {
     const at::Tensor tensor = tensor_or_none(parameter);
     return tensor.defined() ? std::optional(add_gradients(tensor, group_)) : std::nullopt;
   };
-  set_result(op, stack,
-             at::layer_norm(arguments[0].toTensor(), arguments[1].toIntVector(), summed(arguments[2]),
-                            summed(arguments[3]), arguments[4].toDouble(), arguments[5].toBool()));
+  op.set_result(stack, at::layer_norm(arguments[0].toTensor(), arguments[1].toIntVector(), summed(arguments[2]),
+                                      summed(arguments[3]), arguments[4].toDouble(), arguments[5].toBool()));
   return true;
 }
 
@@ -318,7 +294,7 @@ bool LayerTap::cross_entropy(const tap::OpRef& op, tap::Stack& stack) const {
   if (logits.dim() > 2) logits = logits.movedim(1, -1);
   const at::Tensor loss = parallel::cross_entropy(logits, target, logits_->cut.sizes[0], group_, options);
   const bool wide = at::autocast::is_autocast_enabled(logits.device().type());
-  set_result(op, stack, wide ? loss : loss.to(logits.scalar_type()));
+  op.set_result(stack, wide ? loss : loss.to(logits.scalar_type()));
   return true;
 }
 

@@ -18,6 +18,7 @@
 #include "bellows/data/without_fields.h"
 #include "bellows/io/images/image.h"
 #include "bellows/train/data/data_assembly.h"
+#include "bellows/train/recipe/context_keys.h"
 #include "bellows/train/recipe/recipe_error.h"
 
 namespace bellows::train {
@@ -106,13 +107,26 @@ std::shared_ptr<const data::TextSource> texts_of(const data::Dataset& dataset, c
                                           .labels = job.model.output == models::OutputKind::sample});
 }
 
+/// Ranks that divide sequences need rows whose length is a multiple of the result.
+/// Params: length – largest length of a row; 0: not limited
+int64_t chunks_of_rows(const ResolvedJob& job, int64_t length) {
+  const int64_t chunks = context_chunks(job.recipe);
+  check_recipe(length % chunks == 0, "max_length must be a multiple of ", chunks, " with mesh = ", job.recipe.mesh,
+               ", because each rank of the axis context computes two of ", chunks, " equal chunks of a text, got ",
+               length, ". Change max_length, or remove the axis context.");
+  return chunks;
+}
+
 data::Dataset prepared_texts(const data::Dataset& dataset, const ResolvedJob& job, Targets targets) {
   TORCH_CHECK_VALUE(!job.tokenizer || job.tokenizer->pads, "tokenizer: the model \"", job.recipe.model,
                     "\" uses token 0 for padding, but token 0 is a piece of text in ", job.tokenizer->description,
                     ". Set tokenizer to the one that the model was trained with, or to bytes.");
   const data::Dataset texts(texts_of(dataset, job, job.max_length()), dataset.info());
-  return texts.require(required({"tokens"}, job, targets)).pad("tokens");
+  const int64_t chunks = chunks_of_rows(job, job.max_length());
+  return texts.require(required({"tokens"}, job, targets)).pad("tokens", 0, chunks);
 }
+
+constexpr int64_t default_row_length = 128;
 
 /// Packs several texts into each row, for language models. Each text is tokenized once to determine its length.
 data::Dataset packed_texts(const data::Dataset& dataset, const ResolvedJob& job) {
@@ -125,8 +139,10 @@ data::Dataset packed_texts(const data::Dataset& dataset, const ResolvedJob& job)
   const int64_t row_length = job.max_length();
   check_recipe(row_length != 1, "max_length must be at least 2, got 1: the model \"", recipe.model,
                "\" predicts each token from the tokens before it.");
+  chunks_of_rows(job, row_length > 0 ? row_length : default_row_length);
   const data::Packing packing = data::pack_rows(
-      lengths, {.row_length = row_length > 0 ? row_length : 128, .seed = static_cast<uint64_t>(recipe.seed)});
+      lengths,
+      {.row_length = row_length > 0 ? row_length : default_row_length, .seed = static_cast<uint64_t>(recipe.seed)});
   return data::Dataset(data::packed(texts, "tokens", packing), dataset.info()).require({"tokens", "segment_ids"});
 }
 

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "bellows/core/error.h"
+#include "bellows/train/recipe/context_keys.h"
 #include "bellows/train/recipe/tensor_keys.h"
 #include "bellows/train/task.h"
 
@@ -55,18 +56,22 @@ std::string without_spaces(std::string text) {
 /// Leaves out axes of size 1 that the mesh does not need, so that names of meshes are short.
 std::vector<comm::MeshAxis> needed_axes(std::vector<comm::MeshAxis> axes) {
   for (comm::MeshAxis& axis : axes) axis.size = std::max(axis.size, 1);
-  const bool divides_layers = axes.back().size > 1;
-  if (!divides_layers) axes.pop_back();
-  if (divides_layers && axes[1].size == 1) axes.erase(axes.begin() + 1);
+  const auto unused = [](const comm::MeshAxis& axis) { return axis.size == 1; };
+  const auto others = std::remove_if(axes.begin() + 2, axes.end(), unused);
+  axes.erase(others, axes.end());
+  if (axes.size() > 2 && unused(axes[1])) axes.erase(axes.begin() + 1);
   return axes;
 }
 
 void check_mesh_keys(const Recipe& recipe, const std::string& where) {
   const std::vector<comm::MeshAxis> axes = parse_mesh(recipe.mesh);
   const bool zero = recipe.data_parallel.starts_with("zero");
-  TORCH_CHECK_VALUE(axes.empty() || zero || axis_size(axes, "tensor") > 1, "recipe: ", where, ": mesh = ", recipe.mesh,
-                    " works only with data_parallel zero1, zero2 and zero3, or with an axis tensor of at least 2, got ",
-                    recipe.data_parallel, ". Use one of them, or remove mesh.");
+  const bool shares_samples = axis_size(axes, "tensor") > 1 || axis_size(axes, "context") > 1;
+  TORCH_CHECK_VALUE(
+      axes.empty() || zero || shares_samples, "recipe: ", where, ": mesh = ", recipe.mesh,
+      " works only with data_parallel zero1, zero2 and zero3, or with an axis tensor or context of at least 2, "
+      "got ",
+      recipe.data_parallel, ". Use one of them, or remove mesh.");
   TORCH_CHECK_VALUE(!recipe.shard_state_over_all || (!axes.empty() && zero && recipe.data_parallel != "zero1"),
                     "recipe: ", where,
                     ": shard_state_over_all works only with a mesh and data_parallel zero2 or zero3. Set both, or ",
@@ -113,8 +118,8 @@ Recipe with_total_batch(Recipe recipe, int64_t ranks) {
 
 std::vector<comm::MeshAxis> parse_mesh(const std::string& text) {
   if (text.empty()) return {};
-  const std::vector<std::string> names = {"data", "shard", "tensor"};
-  std::vector<comm::MeshAxis> axes = {{"data", 0}, {"shard", 0}, {"tensor", 0}};
+  const std::vector<std::string> names = {"data", "shard", "context", "tensor"};
+  std::vector<comm::MeshAxis> axes = {{"data", 0}, {"shard", 0}, {"context", 0}, {"tensor", 0}};
   for (const std::string& item : split_list(without_spaces(without_braces(text)))) {
     const size_t colon = item.find_first_of(":=");
     const std::string name = item.substr(0, colon);
@@ -127,7 +132,7 @@ std::vector<comm::MeshAxis> parse_mesh(const std::string& text) {
                       "\".");
     const auto axis = std::find_if(axes.begin(), axes.end(), [&](const auto& a) { return a.name == name; });
     TORCH_CHECK_VALUE(axis != axes.end(), "recipe: mesh: no axis is called \"", name,
-                      "\". The axes are data, shard and tensor.", did_you_mean(name, names));
+                      "\". The axes are data, shard, context and tensor.", did_you_mean(name, names));
     TORCH_CHECK_VALUE(axis->size == 0, "recipe: mesh: the axis ", name, " occurs twice in \"", text, "\".");
     axis->size = size;
   }
@@ -163,6 +168,7 @@ void check_rank_keys(const Recipe& recipe, const std::string& where) {
                     ": reshard_after_forward = false works only with data_parallel zero3, got ", recipe.data_parallel,
                     ". Use zero3, or set reshard_after_forward: true.");
   check_mesh_keys(recipe, where);
+  check_context_keys(recipe, where);
   check_tensor_keys(recipe, where);
   check_offload_keys(recipe, where);
   const std::string varies = recipe.reproducible_ranks > 0 ? depends_on_ranks(recipe) : "";

@@ -377,6 +377,7 @@ constexpr Row table[] = {
      "how the ranks divide the work. Hybrid sharding with zero1 to zero3, such as {data: 2, shard: 4}. shard: number "
      "of ranks that divide the state. data: number of such groups, which hold the same state. Tensor parallelism with "
      "ddp, such as {data: 2, tensor: 2}. tensor: number of ranks that divide each layer and read the same samples. "
+     "Context parallelism with ddp, such as {data: 2, context: 2}. context: number of ranks that divide each sequence. "
      "Empty: all ranks read different samples",
      true,
      mesh_as_map},
@@ -396,6 +397,10 @@ constexpr Row table[] = {
      {},
      "with an axis tensor in mesh, also divide norms, dropout and residuals along the sequence, which needs less "
      "memory"},
+    {"context_method", &Recipe::context_method, "ring, all_to_all, gather",
+     "with an axis context in mesh, how ranks compute attention. ring: keys and values travel around the ring of "
+     "ranks. "
+     "all_to_all: each rank computes some heads of complete sequences. gather: each rank gathers all keys and values"},
     {"offload_parameters", &Recipe::offload_parameters, "none, host, file",
      "with zero3, where shards of parameters are stored between uses. host: memory of the host, no change on the CPU. "
      "file: a scratch file in offload_shard_folder",

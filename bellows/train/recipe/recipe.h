@@ -101,6 +101,7 @@ struct Recipe {
   bool shard_state_over_all = false;
   std::string tensor_plan = "auto";
   bool sequence_parallel = false;
+  std::string context_method = "ring";
   std::string offload_parameters = "none";
   std::string offload_state = "none";
   std::string offload_shard_folder;

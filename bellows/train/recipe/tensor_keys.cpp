@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "bellows/core/error.h"
+#include "bellows/train/recipe/context_keys.h"
 #include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/task.h"
 
@@ -55,9 +56,9 @@ std::string style_text(const TensorStyle& style) {
 std::string tensor_conflict(const Recipe& recipe) {
   if (recipe.data_parallel == "dp") return "data_parallel = dp trains in one process";
   if (recipe.data_parallel != "ddp")
-    return "data_parallel = " + recipe.data_parallel +
-           " shards complete tensors, which no rank of the axis tensor has";
-  if (axis_size(parse_mesh(recipe.mesh), "shard") > 1) return "the axis shard belongs to ZeRO, which tensor parallelism does not support";
+    return "data_parallel = " + recipe.data_parallel + " shards complete tensors, which no rank of the axis tensor has";
+  if (axis_size(parse_mesh(recipe.mesh), "shard") > 1)
+    return "the axis shard belongs to ZeRO, which tensor parallelism does not support";
   if (recipe.compile != "none")
     return "compile = " + recipe.compile + " records operators, but tensor parallelism replaces them while they run";
   if (recipe.precision != "fp32" && (recipe.amp_level == "O2" || recipe.amp_level == "O3"))
@@ -85,7 +86,7 @@ int tensor_ranks(const Recipe& recipe) {
 }
 
 int64_t data_ranks(const Recipe& recipe, int64_t ranks) {
-  return ranks == 1 ? 1 : std::max<int64_t>(ranks / tensor_ranks(recipe), 1);
+  return ranks == 1 ? 1 : std::max<int64_t>(ranks / (tensor_ranks(recipe) * context_ranks(recipe)), 1);
 }
 
 parallel::TensorPlan parse_tensor_plan(const std::string& text) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "bellows/comm/collectives.h"
+#include "bellows/train/recipe/context_keys.h"
 #include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/recipe/tensor_keys.h"
 
@@ -182,6 +183,10 @@ void check_replaceable_ranks(const Recipe& recipe, int launched_ranks) {
   refuse(tensor_ranks(recipe) > 1,
          "mesh must not have an axis tensor, because the layers of each rank must be complete, got " + recipe.mesh +
              ". Use --max-restarts without --replace-lost.");
+  refuse(context_ranks(recipe) > 1,
+         "mesh must not have an axis context, because no other rank can replace a part of "
+         "each sequence, got " +
+             recipe.mesh + ". Use --max-restarts without --replace-lost.");
   const bool zero = recipe.data_parallel.starts_with("zero");
   refuse(!zero && recipe.data_parallel != "ddp",
          "data_parallel must be ddp, zero1, zero2 or zero3, got " + recipe.data_parallel + ".");

@@ -20,7 +20,8 @@ bool decides_order(const std::string& what) {
 /// changes.
 bool goes_with_ranks(const std::string& what) {
   return what == "ranks" || what == "threads" || what == "env.OMP_NUM_THREADS" || what == "recipe.mesh" ||
-         what == "recipe.shard_state_over_all" || what == "recipe.tensor_plan" || what == "recipe.sequence_parallel";
+         what == "recipe.shard_state_over_all" || what == "recipe.tensor_plan" || what == "recipe.sequence_parallel" ||
+         what == "recipe.context_method";
 }
 
 std::string fact(const RunRecord& record, const std::string& name) {

@@ -3,6 +3,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <utility>
+
 #include "bellows/checkpoint/rng.h"
 #include "bellows/core/error.h"
 #include "bellows/core/seed.h"
@@ -42,7 +44,8 @@ std::vector<at::Tensor> frozen_tensors(const Model& model) {
 
 }  // namespace
 
-Activations::Activations(const Recipe& recipe, const Model& model, int rank)
+Activations::Activations(const Recipe& recipe, const Model& model, int rank,
+                         const std::function<models::RunBlock(models::RunBlock)>& divide)
     : model_(model),
       bits_(activation_bits(recipe)),
       folder_(recipe.offload_folder),
@@ -62,8 +65,10 @@ Activations::Activations(const Recipe& recipe, const Model& model, int rank)
     kept_ = recipe.activation_memory_budget > 0 ? c10::str(100 * recipe.activation_memory_budget, " % of their bytes")
                                                 : c10::str(recipe.activation_memory_budget_mb, " MiB");
   }
-  blocks_ = models::run_blocks_by(
-      model_, [](const models::Block& block, const at::Tensor& input) { return recompute::checkpoint(block, input); });
+  models::RunBlock run = [](const models::Block& block, const at::Tensor& input) {
+    return recompute::checkpoint(block, input);
+  };
+  blocks_ = models::run_blocks_by(model_, divide ? divide(std::move(run)) : std::move(run));
   check_recipe(blocks_ > 0, "train: recompute = blocks, but the model \"", model_.name(),
                "\" does not define blocks to recompute. Bellows' models with residual blocks, transformer layers or "
                "stages do (resnet18, digits_resnet, bert, gpt, unet). In your own model, call recompute::checkpoint(). "

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "bellows/core/model.h"
+#include "bellows/models/blocks.h"
 #include "bellows/recompute/budget.h"
 #include "bellows/recompute/compress.h"
 #include "bellows/recompute/offload.h"
@@ -25,9 +27,12 @@ struct Recipe;
 class Activations {
  public:
   /// Applies the recipe to the model's blocks until this object is destroyed.
+  /// Params: divide – returns a function that calls blocks by its argument, for ranks that divide sequences. If null,
+  ///                  the blocks are not divided
   /// Throws: c10::ValueError if `recompute: blocks` is set but the model does not define blocks. c10::Error if
   ///         `offload_folder` cannot be written
-  Activations(const Recipe& recipe, const Model& model, int rank);
+  Activations(const Recipe& recipe, const Model& model, int rank,
+              const std::function<models::RunBlock(models::RunBlock)>& divide = nullptr);
   ~Activations();
   Activations(const Activations&) = delete;
   Activations& operator=(const Activations&) = delete;

@@ -29,9 +29,11 @@
 #include "bellows/parallel/sync_batch_norm.h"
 #include "bellows/parallel/zero/zero_optimizer.h"
 #include "bellows/system/allocator_reuse.h"
+#include "bellows/train/recipe/context_keys.h"
 #include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/recipe/replica_keys.h"
 #include "bellows/train/recipe/tensor_keys.h"
+#include "bellows/train/step/context_ranks.h"
 #include "bellows/train/step/tensor_ranks.h"
 #include "bellows/train/task.h"
 
@@ -43,8 +45,10 @@ struct Ranks::State {
   comm::Group group;
   Model model;
   std::optional<comm::Mesh> mesh = {};
-  std::optional<comm::Group> samples = {};   ///< ranks that read different samples; empty if all read the same ones
-  std::unique_ptr<TensorRanks> tensor = {};  ///< with a mesh axis `tensor`
+  std::optional<comm::Group> samples = {};       ///< ranks that read different samples; empty if all read the same ones
+  std::optional<comm::Group> same_samples = {};  ///< ranks that read the same samples as this one; empty: none
+  std::unique_ptr<TensorRanks> tensor = {};      ///< with a mesh axis `tensor`
+  std::unique_ptr<ContextRanks> context = {};    ///< with a mesh axis `context`
   std::string strategy;
   DataPrints prints{};
   uint64_t seed = 0;                           ///< that of the recipe
@@ -132,6 +136,13 @@ std::vector<comm::MeshAxis> mesh_of(const Job& job) {
   return axes;
 }
 
+/// Gives all ranks of a group the random generators of its first rank, so that they draw the same masks.
+void share_generators(const comm::Group& group) {
+  NamedTensors states = checkpoint::rng_state();
+  for (auto& [name, state] : states) state = comm::broadcast(state.clone(), 0, group);
+  checkpoint::set_rng_state(states);
+}
+
 /// See Ranks::local_model().
 class LocalModel final : public ModelWrapper {
  public:
@@ -173,7 +184,8 @@ Ranks::Ranks(Job& job) : model_(job.model) {
   state_->skips_samples = job.train.loader_options().on_bad_sample == data::OnBadSample::skip;
   state_->samples = group;
   if (!recipe.mesh.empty()) state_->mesh.emplace(group, mesh_of(job));
-  if (tensor_ranks(recipe) > 1) divide_layers(job);
+  if (tensor_ranks(recipe) > 1) state_->tensor = std::make_unique<TensorRanks>(job, share_samples("tensor"));
+  if (context_ranks(recipe) > 1) state_->context = std::make_unique<ContextRanks>(job, share_samples("context"));
   job.train = job.train.distributed(data_rank(), data_size(), /*global_batch=*/true);
   if (job.eval) job.eval = job.eval->distributed(data_rank(), data_size(), /*global_batch=*/true);
   if (recipe.sync_batch_norm && data_group())
@@ -184,15 +196,17 @@ Ranks::Ranks(Job& job) : model_(job.model) {
   }
   // All ranks initialized the same weights, but ranks with different samples need different dropout masks.
   if (data_group()) seed_everything(rank_seed(state_->seed, data_rank()));
-  if (divides_layers()) state_->tensor->align_generators();
+  if (state_->same_samples) share_generators(*state_->same_samples);
 }
 
-/// Sets up DDP or ZeRO among the ranks that read different samples.
+/// Sets up DDP or ZeRO among the ranks that read different samples. If ranks divide sequences, each of them computes a
+/// part of the gradients of its samples, and the mean over all ranks is the complete gradient.
 void Ranks::exchange_gradients(Job& job) {
   const Recipe& recipe = job.recipe;
   const int stage = recipe.data_parallel == "ddp" ? 0 : recipe.data_parallel.back() - '0';
-  if (stage < 2 && data_group()) {
-    state_->ddp.emplace(job.model, *data_group(),
+  const comm::Group* averaging = divides_sequences() ? group() : data_group();
+  if (stage < 2 && averaging) {
+    state_->ddp.emplace(job.model, *averaging,
                         parallel::DistributedOptions{.hook = hook_of(recipe), .bucket_bytes = recipe.bucket_mb << 20});
   }
   try {
@@ -203,11 +217,11 @@ void Ranks::exchange_gradients(Job& job) {
   }
 }
 
-/// The ranks of the axis `tensor` read the same samples.
-void Ranks::divide_layers(Job& job) {
+/// The ranks of the axis read the same samples. Returns their group.
+const comm::Group& Ranks::share_samples(const std::string& axis) {
   state_->samples.reset();
   if (state_->mesh->size("data") > 1) state_->samples = state_->mesh->group("data");
-  state_->tensor = std::make_unique<TensorRanks>(job, state_->mesh->group("tensor"));
+  return state_->same_samples.emplace(state_->mesh->group(axis));
 }
 
 /// Replaces the optimizers by sharded ones; with DDP (stage 0), nothing happens.
@@ -243,6 +257,14 @@ bool Ranks::divides_layers() const {
   return state_ && state_->tensor;
 }
 
+bool Ranks::divides_sequences() const {
+  return state_ && state_->context;
+}
+
+models::RunBlock Ranks::divided_blocks(models::RunBlock run) const {
+  return divides_sequences() ? state_->context->divided(std::move(run)) : run;
+}
+
 std::shared_ptr<void> Ranks::forward_scope() const {
   return divides_layers() ? state_->tensor->scope() : nullptr;
 }
@@ -252,7 +274,7 @@ Model Ranks::evaluated_model() const {
 }
 
 void Ranks::align_generators(int64_t step) const {
-  if (divides_layers()) state_->tensor->align_generators();
+  if (state_ && state_->same_samples) share_generators(*state_->same_samples);
   if (!data_group() || state_->elastic || state_->fills_in_order) return;
   std::string own;
   for (const auto& [name, value] : checkpoint::rng_state())
@@ -437,7 +459,8 @@ std::string Ranks::describe() const {
   if (!state_) return "";
   return c10::str(state_->strategy, ": ", state_->ddp ? state_->ddp->describe() : c10::str(size(), " ranks"),
                   state_->mesh ? ", mesh " + state_->mesh->to_string() : "",
-                  state_->tensor ? ", tensor parallelism: " + state_->tensor->layers().describe() : "");
+                  state_->tensor ? ", tensor parallelism: " + state_->tensor->layers().describe() : "",
+                  state_->context ? ", context parallelism: " + state_->context->describe() : "");
 }
 
 }  // namespace bellows::train

@@ -7,6 +7,7 @@
 #include "bellows/checkpoint/sharded.h"
 #include "bellows/comm/group.h"
 #include "bellows/data/dataset.h"
+#include "bellows/models/blocks.h"
 #include "bellows/train/job.h"
 #include "bellows/train/run/run_record.h"
 
@@ -16,7 +17,8 @@ class TensorRanks;
 
 /// Connects a training loop with the other ranks of its job. The ranks divide the data, exchange gradients, and shard
 /// the optimizer state according to the recipe's `data_parallel`. With a mesh axis `tensor`, the ranks of this axis read
-/// the same samples and divide the layers of the model. If there is only one process, this class does nothing.
+/// the same samples and divide the layers of the model. With an axis `context`, they divide the sequences instead. If
+/// there is only one process, this class does nothing.
 /// Threads: not thread-safe; all calls except simple getters are collective
 class Ranks {
  public:
@@ -54,6 +56,11 @@ class Ranks {
   void after_backward();
   /// Whether ranks divide the layers of the model (tensor parallelism).
   bool divides_layers() const;
+  /// Whether ranks divide the sequences of the model (context parallelism).
+  bool divides_sequences() const;
+  /// Returns a function for models::run_blocks_by() that divides sequences and calls the blocks by `run`. Without
+  /// context parallelism, it is `run`.
+  models::RunBlock divided_blocks(models::RunBlock run) const;
   /// Returns a guard that must exist during forward and backward; null without tensor parallelism.
   std::shared_ptr<void> forward_scope() const;
   /// Returns the model whose outputs are complete, for evaluation.
@@ -120,7 +127,7 @@ class Ranks {
   std::string describe() const;
 
  private:
-  void divide_layers(Job& job);
+  const comm::Group& share_samples(const std::string& axis);
   void exchange_gradients(Job& job);
   void shard_optimizers(Job& job, int stage);
 

@@ -10,8 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "bellows/checkpoint/rng.h"
-#include "bellows/comm/collectives.h"
 #include "bellows/comm/shard.h"
 #include "bellows/models/blocks.h"
 #include "bellows/train/recipe/recipe_error.h"
@@ -123,12 +121,6 @@ std::shared_ptr<void> TensorRanks::scope() const {
 
 Model TensorRanks::with_complete_logits() const {
   return Model(model_.name(), std::make_shared<CompleteLogits>(layers_));
-}
-
-void TensorRanks::align_generators() const {
-  NamedTensors states = checkpoint::rng_state();
-  for (auto& [name, state] : states) state = comm::broadcast(state.clone(), 0, layers_.group());
-  checkpoint::set_rng_state(states);
 }
 
 NamedTensors TensorRanks::slices_of(const NamedTensors& complete) const {

@@ -29,8 +29,6 @@ class TensorRanks {
   std::shared_ptr<void> scope() const;
   /// Returns the model with complete outputs, for evaluation.
   Model with_complete_logits() const;
-  /// Gives all ranks of the axis the random generators of its first rank, so that they draw the same masks.
-  void align_generators() const;
 
   /// Returns this rank's slices of complete tensors with the names of the model's state_dict(). Other tensors do not
   /// change. This function is not collective.

@@ -85,7 +85,8 @@ TrainLoop::TrainLoop(Job job)
       loader_(growth_.data(0).loader()),
       policy_(precision_policy(job_.recipe)),
       fast_random_(job_.recipe.fast_random),
-      activations_(job_.recipe, job_.model, ranks_.data_rank()),
+      activations_(job_.recipe, job_.model, ranks_.data_rank(),
+                   [this](models::RunBlock run) { return ranks_.divided_blocks(std::move(run)); }),
       quantized_(job_, ranks_.size()),
       compiled_(job_.recipe),
       update_(job_.recipe),
@@ -284,10 +285,12 @@ void TrainLoop::replay(const data::Batch& batch) {
   job_.loss(batch).loss.backward();
 }
 
-/// With sharded parameters or divided layers, the other ranks would have to take part in another forward pass.
+/// With sharded parameters, or divided layers or sequences, the other ranks would have to take part in another forward
+/// pass.
 std::string TrainLoop::cause_of_bad_value(const data::Batch& batch) {
   if (ranks_.shards_parameters()) return "With data_parallel ddp, zero1 or zero2, the error also reports the cause.";
   if (ranks_.divides_layers()) return "Without the mesh axis tensor, the error also reports the cause.";
+  if (ranks_.divides_sequences()) return "Without the mesh axis context, the error also reports the cause.";
   return blame_bad_value(job_, batch, [&] { replay(batch); });
 }
 

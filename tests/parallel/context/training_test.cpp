@@ -190,5 +190,20 @@ TEST(ContextTraining, ModelsOfYourOwn) {
   });
 }
 
+/// A rank that does not use a parameter counts as zeros. Otherwise, the ranks would wait for different tensors.
+TEST(ContextTraining, AveragesGradientsThatSomeRanksLack) {
+  run_ranks(2, [](const comm::Group& group) {
+    std::vector<at::Tensor> parameters;
+    for (int i = 0; i < 4; ++i) parameters.push_back(at::zeros({3}, at::kDouble).requires_grad_());
+    const auto own = static_cast<size_t>(group.rank());
+    parameters[own].mutable_grad() = at::full({3}, 4.0 + group.rank(), at::kDouble);
+    parameters[2].mutable_grad() = at::full({3}, 1.0 + group.rank(), at::kDouble);
+    ContextParallel(group).average_gradients(parameters);
+    for (const auto& [index, mean] : {std::pair{0, 2.0}, std::pair{1, 2.5}, std::pair{2, 1.5}})
+      EXPECT_TRUE(parameters[static_cast<size_t>(index)].grad().equal(at::full({3}, mean, at::kDouble))) << index;
+    EXPECT_FALSE(parameters[3].grad().defined());
+  });
+}
+
 }  // namespace
 }  // namespace bellows::parallel::testing::context

@@ -1,0 +1,62 @@
+#include "bellows/train/recipe/context_keys.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include "bellows/parallel/context/sequence_layout.h"
+#include "bellows/train/recipe/rank_keys.h"
+
+namespace bellows::train {
+
+namespace {
+
+/// Returns the setting that does not work with context parallelism, with the reason; empty if there is none.
+std::string context_conflict(const Recipe& recipe) {
+  const std::vector<comm::MeshAxis> axes = parse_mesh(recipe.mesh);
+  for (const comm::MeshAxis& axis : axes) {
+    if (axis.size > 1 && axis.name != "data" && axis.name != "context")
+      return "the axis " + axis.name + " divides the model, and context parallelism works only with complete models";
+  }
+  if (recipe.data_parallel == "dp") return "data_parallel = dp trains in one process";
+  if (recipe.data_parallel != "ddp")
+    return "data_parallel = " + recipe.data_parallel + " shards the state, and context parallelism works only with ddp";
+  if (recipe.compile != "none")
+    return "compile = " + recipe.compile + " records operators, but context parallelism replaces them while they run";
+  if (recipe.reproducible_ranks > 0)
+    return c10::str("reproducible_ranks = ", recipe.reproducible_ranks, " divides the batch among all ranks");
+  if (recipe.quantize != "none") return "quantize = " + recipe.quantize + " observes ranges on complete sequences";
+  if (!recipe.teacher.empty()) return "teacher = " + recipe.teacher + " is a second model, which is not divided";
+  if (recipe.activation_dtype == "int8" || recipe.activation_dtype == "int4")
+    return "activation_dtype = " + recipe.activation_dtype + " rounds at random on each rank";
+  if (recipe.activation_memory_budget > 0 || recipe.activation_memory_budget_mb > 0)
+    return "activation_memory_budget selects by measured times, so the ranks would repeat different exchanges";
+  return "";
+}
+
+}  // namespace
+
+int context_ranks(const Recipe& recipe) {
+  return axis_size(parse_mesh(recipe.mesh), "context");
+}
+
+int64_t context_chunks(const Recipe& recipe) {
+  return parallel::SequenceLayout{.ranks = context_ranks(recipe)}.chunks();
+}
+
+parallel::ContextMethod context_method(const Recipe& recipe) {
+  if (recipe.context_method == "all_to_all") return parallel::ContextMethod::all_to_all;
+  return recipe.context_method == "gather" ? parallel::ContextMethod::gather : parallel::ContextMethod::ring;
+}
+
+void check_context_keys(const Recipe& recipe, const std::string& where) {
+  const bool on = context_ranks(recipe) > 1;
+  TORCH_CHECK_VALUE(on || recipe.context_method == "ring", "recipe: ", where,
+                    ": context_method = ", recipe.context_method,
+                    " works only with an axis context in mesh. Set mesh: {context: 2}, or "
+                    "remove context_method.");
+  const std::string conflict = on ? context_conflict(recipe) : "";
+  TORCH_CHECK_VALUE(conflict.empty(), "recipe: ", where, ": mesh = ", recipe.mesh, " uses context parallelism, but ",
+                    conflict, ". Remove the axis context, or change the other setting.");
+}
+
+}  // namespace bellows::train

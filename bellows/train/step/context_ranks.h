@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "bellows/comm/group.h"
+#include "bellows/core/model.h"
+#include "bellows/models/blocks.h"
+#include "bellows/parallel/context/context_parallel.h"
+#include "bellows/train/job.h"
+
+namespace bellows::train {
+
+/// Divides the sequences of a job's model among the ranks of the mesh axis `context`, in training and in evaluation.
+/// These ranks read the same samples. Each rank holds all parameters, and computes the blocks of the model for its part
+/// of each sequence. The last block gathers the sequence, so that each rank has the loss of its samples.
+/// Gradients: must be averaged over the ranks of the axis, and over the ranks with other samples
+/// Threads:   not thread-safe; the constructor and the forward and backward passes of the model are collective
+class ContextRanks {
+ public:
+  /// Throws: RecipeError if the model has no sequence of blocks. c10::ValueError if the ranks' versions differ
+  ContextRanks(const Job& job, const comm::Group& axis);
+  ~ContextRanks();
+  ContextRanks(const ContextRanks&) = delete;
+  ContextRanks& operator=(const ContextRanks&) = delete;
+
+  /// Returns a function for models::run_blocks_by() that divides the sequence and calls the blocks by `run`.
+  models::RunBlock divided(models::RunBlock run) const;
+  /// Returns a text such as "2 ranks, ring, zig-zag".
+  std::string describe() const { return context_.describe(); }
+
+ private:
+  Model model_;
+  int64_t blocks_;
+  parallel::ContextParallel context_;
+};
+
+}  // namespace bellows::train

@@ -1,0 +1,220 @@
+// Context parallelism in recipes: ranks that divide the sequences of a model train like one process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ops/rand.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tests/train/parallel/divided_ranks.h"
+
+namespace bellows::train::context_ranks_testing {
+
+namespace {
+
+using namespace divided_ranks;
+using parallel::testing::run_processes;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t tokens = 8;  // two chunks for each of four ranks
+
+/// A job in fp32.
+MakeJob in_single_precision(const MakeJob& make) {
+  return [make](const Recipe& recipe) {
+    Job job = make(recipe);
+    job.model.to(at::kFloat);
+    return job;
+  };
+}
+
+/// Compares losses only, because AdamW normalizes gradients that consist of rounding errors, such as those of key biases.
+void expect_losses_near(const MakeJob& make, const Recipe& divided, const comm::Group& group, double distance) {
+  Recipe alone = divided;
+  alone.mesh.clear();
+  constexpr int64_t steps = 8;
+  const Outcome got = outcome_of(make, divided, &group, steps), expected = outcome_of(make, alone, nullptr, steps);
+  ASSERT_EQ(got.losses.size(), expected.losses.size());
+  for (size_t i = 0; i < got.losses.size(); ++i)
+    EXPECT_NEAR(got.losses[i], expected.losses[i], distance * expected.losses[i]) << "step " << i;
+  EXPECT_NEAR(got.evaluation.loss, expected.evaluation.loss, distance * expected.evaluation.loss);
+}
+
+/// Each rank's next random number, and the sum of its weights.
+std::vector<at::Tensor> random_numbers_and_sums(const TrainLoop& loop, const World& world) {
+  const at::Tensor number = at::rand({1}, at::kDouble);
+  at::Tensor sum = at::zeros({1}, at::kDouble);
+  for (const at::Tensor& parameter : loop.job().model.parameters()) sum += parameter.detach().sum();
+  return {comm::all_gather(number, world).flatten(), comm::all_gather(sum, world).flatten()};
+}
+
+}  // namespace
+
+TEST(ContextRanks, GiveWhatOneProcessGives) {
+  run_processes(4, [](const World& world, const std::string&) {
+    const comm::Group pair = pair_of(world);
+    expect_ranks_train_alike(language_job(0.2, tokens), divided_recipe("context: 2"), pair);
+    expect_ranks_train_alike(classifier_job(tokens), divided_recipe("context: 2"), pair);
+    expect_ranks_train_alike(language_job(0.2, tokens), divided_recipe("context: 4"), world);
+    expect_ranks_train_alike(language_job(0, tokens), divided_recipe("data: 2, context: 2"), world);
+    expect_ranks_train_alike(classifier_job(tokens), divided_recipe("data: 2, context: 2"), world);
+  });
+}
+
+TEST(ContextRanks, WithOtherKeys) {
+  run_processes(2, [](const World& world, const std::string&) {
+    for (const char* method : {"all_to_all", "gather"}) {
+      Recipe recipe = divided_recipe("context: 2");
+      recipe.context_method = method;
+      expect_ranks_train_alike(language_job(0.2, tokens), recipe, world);
+    }
+    Recipe recipe = divided_recipe("context: 2");
+    recipe.recompute = "blocks";
+    expect_ranks_train_alike(language_job(0.2, tokens), recipe, world);
+    recipe = divided_recipe("context: 2");
+    recipe.ema_decay = 0.9;
+    recipe.on_nan = "skip";
+    recipe.gradient_accumulation_steps = 1;
+    expect_ranks_train_alike(language_job(0, tokens), recipe, world);
+  });
+}
+
+TEST(ContextRanks, InLowerPrecision) {
+  run_processes(2, [](const World& world, const std::string&) {
+    Recipe recipe = divided_recipe("context: 2");
+    expect_losses_near(in_single_precision(language_job(0.1, tokens)), recipe, world, 1e-3);
+    const MakeJob make = in_single_precision(language_job(0, tokens));
+    recipe.recompute = "blocks";
+    recipe.precision = "bf16";
+    expect_losses_near(make, recipe, world, 0.05);
+    recipe = divided_recipe("context: 2");
+    recipe.gradient_compression = "bf16";
+    expect_losses_near(make, recipe, world, 0.05);
+  });
+}
+
+// One process may skip other steps, because the loss scale starts so high that gradients overflow.
+TEST(ContextRanks, AgreeOnTheScaleOfTheLoss) {
+  run_processes(2, [](const World& world, const std::string&) {
+    Recipe recipe = divided_recipe("context: 2");
+    recipe.precision = "fp16";
+    recipe.on_nan = "skip";
+    const Outcome outcome = outcome_of(in_single_precision(language_job(0, tokens)), recipe, &world.group());
+    EXPECT_LT(outcome.losses.back(), outcome.losses.front());
+    std::vector<at::Tensor> numbers = {at::tensor(outcome.losses, at::kDouble),
+                                       at::tensor(static_cast<double>(outcome.skipped), at::kDouble).view({1})};
+    for (const at::Tensor& weight : outcome.weights) numbers.push_back(weight.to(at::kDouble).flatten());
+    const at::Tensor all = comm::all_gather(at::cat(numbers), world);
+    EXPECT_TRUE(all[0].equal(all[1]));
+  });
+}
+
+TEST(ContextRanks, DrawTheSameMasksOnlyForTheSameSamples) {
+  run_processes(4, [](const World& world, const std::string&) {
+    Job job = language_job(0.2, tokens)(divided_recipe("data: 2, context: 2"));
+    job.ranks = world.group();
+    TrainLoop loop(std::move(job));
+    loop.run_steps(2);
+    const std::vector<at::Tensor> all = random_numbers_and_sums(loop, world);
+    const auto* const numbers = all[0].const_data_ptr<double>();
+    EXPECT_EQ(numbers[0], numbers[1]);
+    EXPECT_EQ(numbers[2], numbers[3]);
+    EXPECT_NE(numbers[0], numbers[2]);
+    EXPECT_TRUE(all[1].eq(all[1][0]).all().item<bool>()) << "all ranks have the same weights";
+    EXPECT_EQ(loop.ranks().ranks_with_other_weights(), std::vector<int>());
+    EXPECT_THAT(loop.ranks().describe(),
+                AllOf(HasSubstr("mesh data 2 × context 2"), HasSubstr("context parallelism: 2 ranks, ring")));
+  });
+}
+
+TEST(ContextRanks, ARunMovesToOtherMeshesInTheMiddleOfEpochs) {
+  run_processes(4, [](const World& world, const std::string& folder) {
+    expect_run_moves(language_job(0, tokens),
+                     {{1, "", 2},
+                      {2, "context: 2", 4},
+                      {4, "data: 2, context: 2", 6},
+                      {2, "tensor: 2", 8},
+                      {4, "context: 4", 9},
+                      {2, "", 10},  // DDP
+                      {4, "data: 2, context: 2", 11},
+                      {1, "", 0}},
+                     world, folder + "/mesh");
+    // With dropout: ranks that read the same samples draw the masks of one process.
+    expect_run_moves(language_job(0.2, tokens), {{1, "", 2}, {2, "context: 2", 4}, {4, "context: 4", 7}, {1, "", 0}},
+                     world, folder + "/dropout");
+  });
+}
+
+TEST(ContextRanks, RecipesAreReadAndChecked) {
+  const Recipe recipe = Recipe::parse("mesh: {context: 2, data: 3}\ncontext_method: all_to_all\n");
+  EXPECT_THAT(recipe.to_yaml(), HasSubstr("mesh: {data: 3, context: 2}\n"));
+  EXPECT_THAT(recipe.to_yaml(), HasSubstr("context_method: all_to_all\n"));
+  EXPECT_EQ(Recipe::parse(recipe.to_yaml()).to_yaml(), recipe.to_yaml());
+  EXPECT_THAT(Recipe().to_yaml(), HasSubstr("context_method: ring\n"));
+  const auto message = [](const std::string& text) { return error_of([&] { Recipe::parse(text); }); };
+  const auto with_mesh = [&](const std::string& text) { return message("mesh: {context: 2}\n" + text); };
+  EXPECT_THAT(message("context_method: gather"), HasSubstr("context_method = gather works only with an axis context"));
+  EXPECT_THAT(message("mesh: {context: 1}"), HasSubstr("or with an axis tensor or context of at least 2, got ddp"));
+  EXPECT_THAT(with_mesh("context_method: rings"), HasSubstr("ring"));
+  EXPECT_THAT(message("mesh: {context: 2, tensor: 2}"), HasSubstr("the axis tensor divides the model"));
+  EXPECT_THAT(message("mesh: {context: 2, shard: 2}\ndata_parallel: zero2"),
+              HasSubstr("the axis shard divides the model"));
+  EXPECT_THAT(with_mesh("data_parallel: dp"), HasSubstr("but data_parallel = dp trains in one process"));
+  EXPECT_THAT(with_mesh("data_parallel: zero1"), HasSubstr("uses context parallelism, but data_parallel = zero1"));
+  EXPECT_THAT(with_mesh("compile: step"), HasSubstr("compile = step records operators"));
+  EXPECT_THAT(with_mesh("reproducible_ranks: 2"), HasSubstr("reproducible_ranks = 2"));
+  EXPECT_THAT(with_mesh("activation_dtype: int8"), HasSubstr("activation_dtype = int8 rounds at random"));
+  EXPECT_THAT(with_mesh("recompute: blocks\nactivation_memory_budget: 0.5"), HasSubstr("repeat different exchanges"));
+  EXPECT_EQ(with_mesh("recompute: blocks"), "");
+}
+
+TEST(ContextRanks, JobsThatCannotBeDividedAreRefused) {
+  const auto error_with = [](const std::string& mesh, const MakeJob& make) {
+    const Recipe recipe = divided_recipe(mesh);
+    return error_on_two_ranks(make, {recipe, recipe});
+  };
+  EXPECT_THAT(error_with("context: 2", ranks_job), HasSubstr("the model \"net\" cannot divide its sequences"));
+  const MakeJob series = [](const Recipe& recipe) {
+    const Model model = small::with_weights(small::series_task().make(0, false));
+    return job_of(recipe, model, cross_entropy_loss(model), ranks_job(recipe).train, Task{});
+  };
+  EXPECT_THAT(error_with("context: 2", series), HasSubstr("gpt, bert and distilbert support it"));
+  EXPECT_THAT(error_with("data: 2, context: 2", language_job(0, tokens)), HasSubstr("data 2 × context 2"));
+  EXPECT_THAT(error_with("context: 2", language_job(0, 6)),
+              HasSubstr("6 tokens, but 2 ranks in zig-zag order need a multiple of 4"));
+  EXPECT_THAT(error_with("context: 2", language_job(0, 2)), HasSubstr("need a multiple of 4"));
+  EXPECT_EQ(error_with("context: 2", language_job(0, tokens)), "");
+}
+
+TEST(ContextRanks, ALossThatIsNotFiniteEndsTheRunOnAllRanks) {
+  const MakeJob make = [](const Recipe& recipe) {
+    Job job = language_job(0, tokens)(recipe);
+    job.model.parameters().front().detach().fill_(std::numeric_limits<double>::quiet_NaN());
+    return job;
+  };
+  const Recipe recipe = divided_recipe("context: 2");
+  EXPECT_THAT(error_on_two_ranks(make, {recipe, recipe}),
+              AllOf(HasSubstr("the loss became NaN"), HasSubstr("Without the mesh axis context, the error also")));
+}
+
+TEST(ContextRanks, RanksThatDifferAreNamed) {
+  const Recipe recipe = divided_recipe("context: 2");
+  Recipe other = recipe;
+  other.context_method = "gather";
+  EXPECT_THAT(error_on_two_ranks(language_job(0, tokens), {recipe, other}),
+              HasSubstr("is context_method: gather on rank 1"));
+}
+
+TEST(ContextRanks, TheBatchMayBeSetForRanksWithOtherSamples) {
+  Recipe recipe = divided_recipe("context: 2");
+  recipe.batch_size_per_rank = 3;
+  EXPECT_THAT(error_on_two_ranks(language_job(0, tokens), {recipe, recipe}),
+              HasSubstr("batch_size_per_rank = 3 needs batches of 3 samples with 1 rank"));
+  recipe.batch_size = 3;
+  EXPECT_EQ(error_on_two_ranks(language_job(0, tokens), {recipe, recipe}), "");
+}
+
+}  // namespace bellows::train::context_ranks_testing

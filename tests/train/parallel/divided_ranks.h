@@ -1,0 +1,205 @@
+#pragma once
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bellows/comm/collectives.h"
+#include "bellows/core/seed.h"
+#include "bellows/optim/optimizers.h"
+#include "tests/parallel/own_processes.h"
+#include "tests/parallel/tensor/tensor_support.h"
+#include "tests/train/ranks_jobs.h"
+#include "tests/train/support.h"
+
+// Small transformers in recipes whose ranks read the same samples, compared with one process.
+namespace bellows::train::divided_ranks {
+
+namespace small = parallel::testing::tensor;
+using comm::World;
+using parallel::testing::run_ranks;
+
+constexpr int64_t texts = 25, words = 37;
+constexpr double tolerance = 1e-9;
+
+inline Recipe divided_recipe(const std::string& mesh = "") {
+  Recipe recipe;
+  recipe.mesh = mesh;
+  recipe.batch_size = 6;  // 25 texts: the last batch of an epoch has one
+  recipe.gradient_accumulation_steps = 2;
+  recipe.max_grad_norm = 0.2;
+  recipe.lr = 0.01;
+  return recipe;
+}
+
+inline data::Dataset small_texts(int64_t batch, int64_t tokens) {
+  const at::Tensor segments = at::ones({texts, tokens}, at::kLong);
+  segments.slice(0, 3, 9).slice(1, 4).zero_();
+  segments.slice(0, 9, 14).slice(1, 2).fill_(2);
+  const at::Tensor ids = small::drawn_ids(words - 1, {texts, tokens}, 7) + 1;
+  return data::Dataset(data::from_tensors({{"tokens", ids}, {"segment_ids", segments}})).batch(batch).threads(0);
+}
+
+using MakeJob = std::function<Job(const Recipe&)>;
+
+inline Job job_of(const Recipe& recipe, const Model& model, LossFn loss, const data::Dataset& data, Task task) {
+  auto optimizer = std::make_shared<optim::AdamW>(model.parameters(), optim::AdamWOptions{.lr = recipe.lr});
+  Job job{recipe, model, {optimizer}, std::move(loss), data.shuffle(2), data};
+  job.task = std::move(task);
+  return job;
+}
+
+/// Predicts the next token, with a loss over the vocabulary.
+inline MakeJob language_job(double dropout, int64_t tokens = 6) {
+  return [dropout, tokens](const Recipe& recipe) {
+    seed_everything(3);
+    const Model model = small::with_weights(small::gpt_task().make(dropout, false));
+    Task task{.loss = LossKind::next_token};
+    return job_of(recipe, model, next_token_loss(model, 0.1), small_texts(recipe.batch_size, tokens), task);
+  };
+}
+
+/// Classifies texts with 37 words, of which word 0 is padding.
+inline MakeJob classifier_job(int64_t tokens = 6) {
+  return [tokens](const Recipe& recipe) {
+    seed_everything(3);
+    const Model model = small::with_weights(models::bert({.num_labels = 3,
+                                                          .vocab_size = words,
+                                                          .hidden_size = 16,
+                                                          .num_hidden_layers = 2,
+                                                          .num_attention_heads = 4,
+                                                          .intermediate_size = 24,
+                                                          .hidden_dropout_prob = 0,
+                                                          .attention_probs_dropout_prob = 0,
+                                                          .max_position_embeddings = 8}));
+    const at::Tensor ids = small::drawn_ids(words, {texts, tokens}, 8), labels = small::drawn_ids(3, {texts}, 9);
+    const data::Dataset data = data::Dataset(data::from_tensors({{"tokens", ids}, {"label", labels}}));
+    return job_of(recipe, model, cross_entropy_loss(model), data.batch(recipe.batch_size).threads(0), Task{});
+  };
+}
+
+struct Outcome {
+  std::vector<at::Tensor> weights;
+  std::vector<double> losses;
+  double accuracy = 0;
+  Evaluation evaluation;
+  int64_t samples = 0, skipped = 0;
+};
+
+/// The outcome of 20 steps on the ranks of a group, or alone. The weights are complete.
+inline Outcome outcome_of(const MakeJob& make, const Recipe& recipe, const comm::Group* group, int64_t steps = 20) {
+  Job job = make(recipe);
+  if (group) job.ranks = *group;
+  TrainLoop loop(std::move(job));
+  loop.run_steps(steps);
+  Outcome outcome{.weights = {}, .losses = loop.take_losses(), .accuracy = loop.take_accuracy()};
+  outcome.evaluation = loop.evaluate();
+  outcome.samples = loop.sample_count();
+  outcome.skipped = loop.skipped_steps();
+  loop.ranks().complete_parameters();
+  outcome.weights = copies_of(loop.job().model);
+  return outcome;
+}
+
+inline void expect_alike(const Outcome& ranks, const Outcome& alone) {
+  ASSERT_EQ(ranks.losses.size(), alone.losses.size());
+  for (size_t i = 0; i < alone.losses.size(); ++i)
+    EXPECT_NEAR(ranks.losses[i], alone.losses[i], tolerance) << "step " << i;
+  EXPECT_NEAR(ranks.evaluation.loss, alone.evaluation.loss, tolerance);
+  EXPECT_EQ(ranks.evaluation.samples, alone.evaluation.samples);
+  EXPECT_EQ(ranks.samples, alone.samples);
+  EXPECT_EQ(ranks.skipped, alone.skipped);
+  ASSERT_EQ(ranks.weights.size(), alone.weights.size());
+  for (size_t i = 0; i < alone.weights.size(); ++i)
+    EXPECT_TRUE(at::allclose(ranks.weights[i], alone.weights[i], tolerance, tolerance)) << "tensor " << i;
+  EXPECT_DOUBLE_EQ(ranks.evaluation.accuracy, alone.evaluation.accuracy);
+  EXPECT_TRUE(ranks.accuracy == alone.accuracy || std::isnan(alone.accuracy));
+}
+
+/// Params: recipe – of the ranks, with a mesh
+inline void expect_ranks_train_alike(const MakeJob& make, Recipe recipe, const comm::Group& group) {
+  SCOPED_TRACE(recipe.mesh);
+  const Outcome ranks = outcome_of(make, recipe, &group);
+  recipe.mesh = "";
+  recipe.tensor_plan = "auto";
+  recipe.sequence_parallel = false;
+  recipe.context_method = "ring";
+  expect_alike(ranks, outcome_of(make, recipe, nullptr));
+}
+
+/// Ranks 0 and 1, or ranks 2 and 3.
+inline comm::Group pair_of(const World& world) {
+  const int first = world.rank() / 2 * 2;
+  return world.subgroup({first, first + 1}, c10::str("pair ", first / 2));
+}
+
+inline std::string error_on_two_ranks(const MakeJob& make, const std::vector<Recipe>& recipes) {
+  std::vector<Job> jobs;  // one after the other, because threads share the default generator
+  for (const Recipe& recipe : recipes) jobs.push_back(make(recipe));
+  return error_of([&] {
+    run_ranks(2, [&](const comm::Group& group) {
+      Job& job = jobs[static_cast<size_t>(group.rank())];
+      job.ranks = group;
+      TrainLoop(std::move(job)).run_steps(1);
+    });
+  });
+}
+
+/// A part of a run: the ranks 0 to `ranks` - 1 train until a step.
+struct Phase {
+  int ranks;
+  std::string mesh;
+  int64_t end;  ///< 0: to the end
+};
+
+inline FitResult fit_job(const MakeJob& make, const Recipe& recipe, const comm::Group* group, int64_t end, bool resume,
+                         std::vector<at::Tensor>& weights) {
+  Job job = make(recipe);
+  const Model model = job.model;
+  const FitResult result = fit_rank(recipe, std::move(job), group, end, resume);
+  weights = copies_of(model);
+  return result;
+}
+
+/// Runs one phase after the other, and compares the last one with a run without interruption.
+inline void expect_run_moves(const MakeJob& make, const std::vector<Phase>& phases, const World& world,
+                             const std::string& folder) {
+  Recipe recipe = divided_recipe();
+  recipe.epochs = 4;  // of three steps
+  recipe.ema_decay = 0.9;
+  std::vector<at::Tensor> expected, weights;
+  const FitResult whole = fit_job(make, recipe, nullptr, 0, false, expected);
+  recipe.run_folder = folder;
+  FitResult last;
+  for (const Phase& phase : phases) {
+    SCOPED_TRACE(phase.mesh);
+    recipe.mesh = phase.mesh;
+    std::vector<int> members;
+    for (int rank = 0; rank < phase.ranks; ++rank) members.push_back(rank);
+    if (world.rank() < phase.ranks) {
+      std::optional<comm::Group> group;
+      if (phase.ranks > 1) group = world.subgroup(members, c10::str("phase ", phase.end));
+      const bool resumes = &phase != &phases.front();
+      last = fit_job(make, recipe, group ? &*group : nullptr, phase.end, resumes, weights);
+      EXPECT_EQ(last.stopped, phase.end > 0);
+    }
+    comm::barrier(world);
+  }
+  if (world.rank() > 0) return;
+  EXPECT_EQ(last.steps, whole.steps);
+  ASSERT_EQ(last.history.size(), whole.history.size());
+  for (size_t i = 0; i < whole.history.size(); ++i) {
+    EXPECT_NEAR(last.history[i].train_loss, whole.history[i].train_loss, tolerance) << "epoch " << i;
+    EXPECT_NEAR(last.history[i].eval_loss, whole.history[i].eval_loss, tolerance) << "epoch " << i;
+  }
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_TRUE(at::allclose(weights[i], expected[i], tolerance, tolerance)) << "tensor " << i;
+}
+
+}  // namespace bellows::train::divided_ranks
