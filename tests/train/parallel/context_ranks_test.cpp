@@ -11,11 +11,10 @@
 
 #include "tests/train/parallel/divided_ranks.h"
 
-namespace bellows::train::context_ranks_testing {
+namespace bellows::train::divided_ranks {
 
 namespace {
 
-using namespace divided_ranks;
 using parallel::testing::run_processes;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -217,4 +216,4 @@ TEST(ContextRanks, TheBatchMayBeSetForRanksWithOtherSamples) {
   EXPECT_EQ(error_on_two_ranks(language_job(0, tokens), {recipe, recipe}), "");
 }
 
-}  // namespace bellows::train::context_ranks_testing
+}  // namespace bellows::train::divided_ranks

@@ -11,11 +11,10 @@
 
 #include "tests/train/parallel/divided_ranks.h"
 
-namespace bellows::train::tensor_ranks_testing {
+namespace bellows::train::divided_ranks {
 
 namespace {
 
-using namespace divided_ranks;
 using parallel::testing::run_processes;
 using ::testing::HasSubstr;
 
@@ -238,4 +237,4 @@ TEST(TensorRanks, TheBatchMayBeSetForRanksWithOtherSamples) {
   EXPECT_EQ(error_on_two_ranks(points_job, {recipe, recipe}), "");
 }
 
-}  // namespace bellows::train::tensor_ranks_testing
+}  // namespace bellows::train::divided_ranks
