@@ -240,6 +240,11 @@ TEST(Plan, SaysWhatCannotBePlanned) {
   EXPECT_THROW(plan_memory(recipe_for("bert-20m"), {6, 16}, 4), c10::ValueError);
   EXPECT_THROW(plan_memory(recipe_for("bert-20m"), {4, 5000}), c10::Error) << "more tokens than it has positions";
   EXPECT_THROW(plan_memory(recipe_for("no such model"), {4, 16}), c10::ValueError);
+  for (const char* mesh : {"tensor: 2", "context: 2"}) {
+    Recipe divided = recipe_for("bert-20m");
+    divided.mesh = mesh;
+    EXPECT_THROW(plan_memory(divided, {4, 16}), c10::ValueError) << mesh;
+  }
 }
 
 }  // namespace bellows::train
