@@ -209,9 +209,10 @@ MemoryPlan plan_memory(const Recipe& asked, const StepSize& size, int64_t ranks)
                     size.batch, " and ", ranks, ranks == 1 ? " rank." : " ranks.");
   TORCH_CHECK_VALUE(size.length >= 0, "plan_memory: the length must be at least 0, got ", size.length, ".");
   check_recipe(
-      axis_size(parse_mesh(recipe.mesh), "tensor") == 1, "plan_memory: mesh = ", recipe.mesh,
-      " divides layers, whose memory is not predicted. Remove the axis tensor. The strategies of `bellows plan "
-      "--ranks N` contain an estimate of tensor parallelism.");
+      axis_size(parse_mesh(recipe.mesh), "tensor") == 1 && axis_size(parse_mesh(recipe.mesh), "pipeline") == 1,
+      "plan_memory: mesh = ", recipe.mesh,
+      " divides the model, but the memory of divided models is not predicted. Remove the axes tensor and pipeline. The "
+      "strategies of `bellows plan --ranks N` contain an estimate of tensor parallelism.");
   check_recipe(axis_size(parse_mesh(recipe.mesh), "context") == 1, "plan_memory: mesh = ", recipe.mesh,
                " divides sequences, whose memory is not predicted. Remove the axis context.");
   const ModelEntry entry = dry_run_entry(recipe);

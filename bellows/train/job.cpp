@@ -243,7 +243,8 @@ Job make_job(const ResolvedJob& resolved) {
           .note = resolved.split().held_out_note(),
           .task = resolved.task,
           .input = resolved.model.input,
-          .make_replica = replica_maker(resolved, model, distillation)};
+          .make_replica = replica_maker(resolved, model, distillation),
+          .output_loss = output_loss(resolved.task)};
 }
 
 }  // namespace bellows::train

@@ -48,6 +48,8 @@ struct Job {
   models::InputKind input = models::InputKind::image;
   /// Creates a replica of `model`, on its device and with any weights. Only `data_parallel: dp` needs this function.
   std::function<Replica()> make_replica{};
+  /// The same loss as `loss`, for the last stage of a pipeline. Only the mesh axis `pipeline` needs it.
+  OutputLoss output_loss{};
 };
 
 /// Creates a job from a recipe:

@@ -4,6 +4,7 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ne.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/sum.h>
 
 #include <algorithm>
@@ -66,6 +67,29 @@ LossFn loss_function(const Model& model, const Task& task) {
   return [model, task](const data::Batch& batch) {
     return StepOutput(task_loss(task, predict(model, batch), batch[task.target]));
   };
+}
+
+OutputLoss output_loss(const Task& task) {
+  if (task.loss == LossKind::next_token) {
+    const auto targets_of = [](const data::Batch& batch) {
+      return data::next_tokens(batch["tokens"], batch["segment_ids"]);
+    };
+    return {.mean =
+                [=](const at::Tensor& output, const data::Batch& batch) {
+                  // This operator also supports logits that tensor parallelism divides.
+                  return at::cross_entropy_loss(output.flatten(0, 1), targets_of(batch).flatten(), {},
+                                                at::Reduction::Mean, -100, task.label_smoothing);
+                },
+            .items = [=](const data::Batch& batch) { return at::sum(targets_of(batch).ne(-100), 1); }};
+  }
+  return {.mean = [task](const at::Tensor& output,
+                         const data::Batch& batch) { return task_loss(task, output, batch[task.target]); },
+          .items =
+              [task](const data::Batch& batch) {
+                const at::Tensor& target = batch[task.target];
+                if (task.loss != LossKind::cross_entropy) return at::ones({target.size(0)}, at::kLong);
+                return at::sum(target.ne(ignored_class(target)).reshape({target.size(0), -1}), 1);
+              }};
 }
 
 TokenLoss next_token_loss(const at::Tensor& scores, const data::Batch& batch) {

@@ -33,6 +33,20 @@ struct StepOutput {
 };
 using LossFn = std::function<StepOutput(const data::Batch& batch)>;
 
+/// A loss that is computed from the output of the model, as the last stage of a pipeline needs it. A LossFn runs the
+/// model itself.
+struct OutputLoss {
+  /// Returns the mean over the items of a batch, 0-d.
+  /// Params: output – first output of the model
+  std::function<at::Tensor(const at::Tensor& output, const data::Batch& batch)> mean;
+  /// Returns the number of items of each sample, such as its tokens that have a next token: [N].
+  std::function<at::Tensor(const data::Batch& batch)> items;
+  explicit operator bool() const { return mean && items; }
+};
+/// Returns loss_function() in this form.
+/// Numerics: the mean over all items of a batch, which equals that of loss_function() except for rounding
+OutputLoss output_loss(const Task& task);
+
 /// Returns the input for a model with one input: the first of "image", "tokens", "series" and "features" that the batch
 /// contains. Series and features are converted to float32.
 at::Tensor model_input(const data::Batch& batch);

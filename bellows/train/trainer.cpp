@@ -22,6 +22,7 @@
 #include "bellows/system/stop.h"
 #include "bellows/train/data/data_assembly.h"
 #include "bellows/train/recipe/context_keys.h"
+#include "bellows/train/recipe/pipeline_keys.h"
 #include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/recipe/tensor_keys.h"
 #include "bellows/train/run/rank_changes.h"
@@ -278,7 +279,7 @@ void FitRun::say_unused_keys() {
   if (!recipe_.offload_shard_folder.empty() && loop_->ranks().size() == 1)
     log_warn("train: offload_shard_folder = ", recipe_.offload_shard_folder,
              " has no effect, because one process shards nothing. Start several ranks with `bellows launch`.");
-  if (tensor_ranks(recipe_) * context_ranks(recipe_) > 1 && loop_->ranks().size() == 1)
+  if (tensor_ranks(recipe_) * context_ranks(recipe_) * pipeline_ranks(recipe_) > 1 && loop_->ranks().size() == 1)
     log_warn("train: mesh = ", recipe_.mesh,
              " has no effect, because one process divides nothing. Start several ranks with `bellows launch`.");
   const int64_t steps = loop_->total_steps();
@@ -629,7 +630,8 @@ void FitRun::finish_epoch() {
   if (log_) log_->epoch(record);
   const bool histograms = recipe_.log.find("tensorboard") != std::string::npos && !recipe_.run_folder.empty();
   if (histograms) loop_->ranks().gather_parameters();  // rank 0 reads them
-  if (log_) log_->histograms(loop_->job().model, record.steps);
+  const bool divided = loop_->ranks().divides_model();
+  if (log_) log_->histograms(divided ? loop_->ranks().local_model() : loop_->job().model, record.steps);
   if (histograms) loop_->ranks().release_parameters();
   if (folder_ && (recipe_.save_steps == 0 || done())) save();
   report_epoch();

@@ -405,10 +405,10 @@ TEST(TrainRanks, MeshesAreReadAndChecked) {
   EXPECT_EQ(Recipe::parse(recipe.to_yaml()).to_yaml(), recipe.to_yaml());
   const auto message = [](const std::string& text) { return error_of([&] { Recipe::parse(text); }); };
   EXPECT_THAT(message("mesh: {data: 2}"), HasSubstr("works only with data_parallel zero1, zero2 and zero3, or with an "
-                                                    "axis tensor or context of at least 2, got ddp"));
-  EXPECT_THAT(
-      message("data_parallel: zero1\nmesh: {shards: 2}"),
-      HasSubstr("no axis is called \"shards\". The axes are data, shard, context and tensor. Did you mean \"shard\"?"));
+                                                    "axis pipeline, context or tensor of at least 2, got ddp"));
+  EXPECT_THAT(message("data_parallel: zero1\nmesh: {shards: 2}"),
+              HasSubstr("no axis is called \"shards\". The axes are data, shard, pipeline, context and tensor. Did you "
+                        "mean \"shard\"?"));
   EXPECT_THAT(message("data_parallel: zero1\nmesh: {shard: 0}"), HasSubstr("expected axes with sizes above 0"));
   EXPECT_THAT(message("data_parallel: zero1\nmesh: \"shard: 2, shard: 2\""), HasSubstr("occurs twice"));
   EXPECT_THAT(message("data_parallel: zero2\nshard_state_over_all: true"), HasSubstr("works only with a mesh"));

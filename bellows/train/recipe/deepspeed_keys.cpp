@@ -283,7 +283,7 @@ constexpr DeepSpeedKey ds_keys[] = {
     {"hybrid_engine", DeepSpeedKind::feature, "enabled", "Training and text generation use separate models."},
     {"nebula", DeepSpeedKind::feature, "enabled", "async_checkpoints: true writes checkpoints in the background."},
     {"datastates", DeepSpeedKind::feature, "", "async_checkpoints: true writes checkpoints in the background."},
-    {"pipeline", DeepSpeedKind::feature, "", "Pipeline parallelism is not available in recipes."},
+    {"pipeline", DeepSpeedKind::feature, "", "Set mesh to {pipeline: N} to divide the model into N stages."},
     {"progressive_layer_drop", DeepSpeedKind::feature, "enabled", "Layers are not dropped during training."},
     {"sparse_attention", DeepSpeedKind::feature, "", "Attention is dense."},
     {"tensor_parallel", DeepSpeedKind::feature, "", "Set mesh to {tensor: N} to divide the layers among N ranks."},

@@ -8,6 +8,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/train/recipe/context_keys.h"
+#include "bellows/train/recipe/pipeline_keys.h"
 #include "bellows/train/recipe/tensor_keys.h"
 #include "bellows/train/task.h"
 
@@ -56,21 +57,23 @@ std::string without_spaces(std::string text) {
 /// Leaves out axes of size 1 that the mesh does not need, so that names of meshes are short.
 std::vector<comm::MeshAxis> needed_axes(std::vector<comm::MeshAxis> axes) {
   for (comm::MeshAxis& axis : axes) axis.size = std::max(axis.size, 1);
-  const auto unused = [](const comm::MeshAxis& axis) { return axis.size == 1; };
-  const auto others = std::remove_if(axes.begin() + 2, axes.end(), unused);
-  axes.erase(others, axes.end());
-  if (axes.size() > 2 && unused(axes[1])) axes.erase(axes.begin() + 1);
+  const bool divides =
+      axis_size(axes, "pipeline") > 1 || axis_size(axes, "context") > 1 || axis_size(axes, "tensor") > 1;
+  std::erase_if(axes, [&](const comm::MeshAxis& axis) {
+    return axis.size == 1 && axis.name != "data" && (axis.name != "shard" || divides);
+  });
   return axes;
 }
 
 void check_mesh_keys(const Recipe& recipe, const std::string& where) {
   const std::vector<comm::MeshAxis> axes = parse_mesh(recipe.mesh);
   const bool zero = recipe.data_parallel.starts_with("zero");
-  const bool shares_samples = axis_size(axes, "tensor") > 1 || axis_size(axes, "context") > 1;
+  const bool shares_samples =
+      axis_size(axes, "tensor") > 1 || axis_size(axes, "context") > 1 || axis_size(axes, "pipeline") > 1;
   TORCH_CHECK_VALUE(
       axes.empty() || zero || shares_samples, "recipe: ", where, ": mesh = ", recipe.mesh,
-      " works only with data_parallel zero1, zero2 and zero3, or with an axis tensor or context of at least 2, "
-      "got ",
+      " works only with data_parallel zero1, zero2 and zero3, or with an axis pipeline, context or tensor "
+      "of at least 2, got ",
       recipe.data_parallel, ". Use one of them, or remove mesh.");
   TORCH_CHECK_VALUE(!recipe.shard_state_over_all || (!axes.empty() && zero && recipe.data_parallel != "zero1"),
                     "recipe: ", where,
@@ -118,8 +121,8 @@ Recipe with_total_batch(Recipe recipe, int64_t ranks) {
 
 std::vector<comm::MeshAxis> parse_mesh(const std::string& text) {
   if (text.empty()) return {};
-  const std::vector<std::string> names = {"data", "shard", "context", "tensor"};
-  std::vector<comm::MeshAxis> axes = {{"data", 0}, {"shard", 0}, {"context", 0}, {"tensor", 0}};
+  const std::vector<std::string> names = {"data", "shard", "pipeline", "context", "tensor"};
+  std::vector<comm::MeshAxis> axes = {{"data", 0}, {"shard", 0}, {"pipeline", 0}, {"context", 0}, {"tensor", 0}};
   for (const std::string& item : split_list(without_spaces(without_braces(text)))) {
     const size_t colon = item.find_first_of(":=");
     const std::string name = item.substr(0, colon);
@@ -132,7 +135,7 @@ std::vector<comm::MeshAxis> parse_mesh(const std::string& text) {
                       "\".");
     const auto axis = std::find_if(axes.begin(), axes.end(), [&](const auto& a) { return a.name == name; });
     TORCH_CHECK_VALUE(axis != axes.end(), "recipe: mesh: no axis is called \"", name,
-                      "\". The axes are data, shard, context and tensor.", did_you_mean(name, names));
+                      "\". The axes are data, shard, pipeline, context and tensor.", did_you_mean(name, names));
     TORCH_CHECK_VALUE(axis->size == 0, "recipe: mesh: the axis ", name, " occurs twice in \"", text, "\".");
     axis->size = size;
   }
@@ -170,6 +173,7 @@ void check_rank_keys(const Recipe& recipe, const std::string& where) {
   check_mesh_keys(recipe, where);
   check_context_keys(recipe, where);
   check_tensor_keys(recipe, where);
+  check_pipeline_keys(recipe, where);
   check_offload_keys(recipe, where);
   const std::string varies = recipe.reproducible_ranks > 0 ? depends_on_ranks(recipe) : "";
   TORCH_CHECK_VALUE(varies.empty(), "recipe: ", where, ": reproducible_ranks = ", recipe.reproducible_ranks, ", but ",

@@ -13,13 +13,14 @@ namespace bellows::train {
 /// Throws: c10::ValueError if a combination is not supported; the message says what to change
 void check_rank_keys(const Recipe& recipe, const std::string& where);
 
-/// Replaces batch_size_per_rank by the batch_size of all ranks. Ranks of the mesh axes `context` and
-/// `tensor` read the same samples.
+/// Replaces batch_size_per_rank by the batch_size of all ranks. Ranks of the mesh axes `pipeline`, `context` and `tensor`
+/// read the same samples.
 Recipe with_total_batch(Recipe recipe, int64_t ranks);
 
 /// Parses the key `mesh`, such as "data: 2, shard: 2". The axes are `data` and `shard`, whose sizes are 1 if they are
-/// missing. The axes `context` and `tensor` follow if their size is above 1; the axis `shard` is then left out if its
-/// size is 1. The result is empty if the text is empty.
+/// missing. The axes `pipeline`, `context` and `tensor` follow, in this order, if their sizes are above 1; the axis
+/// `shard` is then left out if its size is 1. The order does not depend on that of the text. The result is empty if the
+/// text is empty.
 /// Throws: c10::ValueError if the text has another form, an axis is unknown (the message suggests one) or occurs twice
 std::vector<comm::MeshAxis> parse_mesh(const std::string& text);
 /// Returns the size of an axis, or 1 if it does not exist.

@@ -377,8 +377,9 @@ constexpr Row table[] = {
      "how the ranks divide the work. Hybrid sharding with zero1 to zero3, such as {data: 2, shard: 4}. shard: number "
      "of ranks that divide the state. data: number of such groups, which hold the same state. Tensor parallelism with "
      "ddp, such as {data: 2, tensor: 2}. tensor: number of ranks that divide each layer and read the same samples. "
-     "Context parallelism with ddp, such as {data: 2, context: 2}. context: number of ranks that divide each sequence. "
-     "Empty: all ranks read different samples",
+     "Pipeline parallelism with ddp, such as {data: 2, pipeline: 2}. pipeline: number of ranks that divide the model "
+     "into stages and read the same samples. Context parallelism with ddp, such as {data: 2, context: 2}. context: "
+     "number of ranks that divide each sequence. Empty: all ranks read different samples",
      true,
      mesh_as_map},
     {"shard_state_over_all",
@@ -401,6 +402,20 @@ constexpr Row table[] = {
      "with an axis context in mesh, how ranks compute attention. ring: keys and values travel around the ring of "
      "ranks. "
      "all_to_all: each rank computes some heads of complete sequences. gather: each rank gathers all keys and values"},
+    {"pipeline_schedule",
+     &Recipe::pipeline_schedule,
+     {},
+     "with an axis pipeline in mesh, the order in which stages compute micro-batches: 1f1b, gpipe, interleaved, "
+     "zero_bubble, or the path of a schedule file"},
+    {"micro_batches",
+     &Recipe::micro_batches,
+     {0, 1 << 20},
+     "with an axis pipeline in mesh, the parts of a batch that pass through the stages one after the other. 0: four "
+     "per rank of the axis, but at most one per sample"},
+    {"pipeline_stages",
+     &Recipe::pipeline_stages,
+     {1, 1024},
+     "with pipeline_schedule interleaved, the number of stages of each rank"},
     {"offload_parameters", &Recipe::offload_parameters, "none, host, file",
      "with zero3, where shards of parameters are stored between uses. host: memory of the host, no change on the CPU. "
      "file: a scratch file in offload_shard_folder",

@@ -102,6 +102,9 @@ struct Recipe {
   std::string tensor_plan = "auto";
   bool sequence_parallel = false;
   std::string context_method = "ring";
+  std::string pipeline_schedule = "1f1b";
+  int64_t micro_batches = 0;
+  int64_t pipeline_stages = 1;
   std::string offload_parameters = "none";
   std::string offload_state = "none";
   std::string offload_shard_folder;

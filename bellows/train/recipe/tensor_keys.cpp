@@ -9,6 +9,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/train/recipe/context_keys.h"
+#include "bellows/train/recipe/pipeline_keys.h"
 #include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/task.h"
 
@@ -86,7 +87,8 @@ int tensor_ranks(const Recipe& recipe) {
 }
 
 int64_t data_ranks(const Recipe& recipe, int64_t ranks) {
-  return ranks == 1 ? 1 : std::max<int64_t>(ranks / (tensor_ranks(recipe) * context_ranks(recipe)), 1);
+  const int64_t same_samples = tensor_ranks(recipe) * context_ranks(recipe) * pipeline_ranks(recipe);
+  return ranks == 1 ? 1 : std::max<int64_t>(ranks / same_samples, 1);
 }
 
 parallel::TensorPlan parse_tensor_plan(const std::string& text) {

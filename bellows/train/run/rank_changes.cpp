@@ -17,6 +17,7 @@
 
 #include "bellows/comm/collectives.h"
 #include "bellows/train/recipe/context_keys.h"
+#include "bellows/train/recipe/pipeline_keys.h"
 #include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/recipe/tensor_keys.h"
 
@@ -180,12 +181,11 @@ void check_replaceable_ranks(const Recipe& recipe, int launched_ranks) {
   const auto refuse = [](bool wrong, const std::string& what) {
     TORCH_CHECK_VALUE(!wrong, "train: with replaced ranks (bellows launch --replace-lost), ", what);
   };
-  refuse(tensor_ranks(recipe) > 1,
-         "mesh must not have an axis tensor, because the layers of each rank must be complete, got " + recipe.mesh +
-             ". Use --max-restarts without --replace-lost.");
+  refuse(tensor_ranks(recipe) > 1 || pipeline_ranks(recipe) > 1,
+         "mesh must not have an axis tensor or pipeline, because the model of each rank must be complete, got " +
+             recipe.mesh + ". Use --max-restarts without --replace-lost.");
   refuse(context_ranks(recipe) > 1,
-         "mesh must not have an axis context, because no other rank can replace a part of "
-         "each sequence, got " +
+         "mesh must not have an axis context, because no other rank can replace a part of each sequence, got " +
              recipe.mesh + ". Use --max-restarts without --replace-lost.");
   const bool zero = recipe.data_parallel.starts_with("zero");
   refuse(!zero && recipe.data_parallel != "ddp",

@@ -21,7 +21,8 @@ bool decides_order(const std::string& what) {
 bool goes_with_ranks(const std::string& what) {
   return what == "ranks" || what == "threads" || what == "env.OMP_NUM_THREADS" || what == "recipe.mesh" ||
          what == "recipe.shard_state_over_all" || what == "recipe.tensor_plan" || what == "recipe.sequence_parallel" ||
-         what == "recipe.context_method";
+         what == "recipe.context_method" || what == "recipe.pipeline_schedule" || what == "recipe.micro_batches" ||
+         what == "recipe.pipeline_stages";
 }
 
 std::string fact(const RunRecord& record, const std::string& name) {

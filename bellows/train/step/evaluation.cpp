@@ -6,6 +6,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/tensor.h>
 
 #include <chrono>
 #include <limits>
@@ -94,10 +95,23 @@ void finish(Evaluation& result, Sums& sums, const Task& task, const comm::Group*
                                          : right / static_cast<double>(counted ? predictions : result.samples);
 }
 
+/// Copies the results of the rank that has the outputs to the other ranks of its group.
+void share_results(Evaluation& result, const Task& task, const OutputRank& output) {
+  result.metrics.resize(task.metrics.size());
+  std::vector<double> numbers = {result.loss, result.accuracy, static_cast<double>(result.samples)};
+  for (const auto& [name, value] : result.metrics) numbers.push_back(value);
+  const at::Tensor shared = comm::broadcast(at::tensor(numbers, at::kDouble), output.rank, *output.group);
+  const double* const values = shared.const_data_ptr<double>();
+  result.loss = values[0];
+  result.accuracy = values[1];
+  result.samples = static_cast<int64_t>(values[2]);
+  for (size_t i = 0; i < task.metrics.size(); ++i) result.metrics[i] = {task.metrics[i], values[3 + i]};
+}
+
 }  // namespace
 
 Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe, const Task& task,
-                    const comm::Group* ranks, CompiledParts* compiled) {
+                    const comm::Group* ranks, CompiledParts* compiled, const OutputRank* output_rank) {
   const auto begin = std::chrono::steady_clock::now();
   const c10::Device device = parse_device(recipe.device);
   const EvalMode eval_mode(model);
@@ -106,20 +120,23 @@ Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& reci
   Evaluation result;
   Sums sums(device);
   TaskMetrics metrics(task);
+  const bool has_outputs = !output_rank || output_rank->group->rank() == output_rank->rank;
   loader.start(0);
   while (auto next = loader.next()) {
     const data::Batch batch = placed(std::move(*next), recipe, device);
     if (batch.size() == 0) continue;
     const auto precision = make_precision_guard(policy, device);
     const at::Tensor output = scores_of(model, batch, compiled);
+    if (!has_outputs) continue;
     result.samples += batch.size();
     add_batch(sums, task, output, batch);
     if (!task.metrics.empty()) metrics.update(output, batch[task.target]);
   }
   if (sums.tokens.defined()) result.samples = sums.tokens.item<int64_t>();
-  finish(result, sums, task, ranks);
+  if (has_outputs) finish(result, sums, task, ranks);
+  if (has_outputs && result.samples > 0) result.metrics = metrics.compute(ranks);
+  if (output_rank) share_results(result, task, *output_rank);
   TORCH_CHECK_VALUE(result.samples > 0, "evaluate: none of the ", loader.size(), " samples could be used.");
-  result.metrics = metrics.compute(ranks);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
 }

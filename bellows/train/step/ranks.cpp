@@ -30,10 +30,12 @@
 #include "bellows/parallel/zero/zero_optimizer.h"
 #include "bellows/system/allocator_reuse.h"
 #include "bellows/train/recipe/context_keys.h"
+#include "bellows/train/recipe/pipeline_keys.h"
 #include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/recipe/replica_keys.h"
 #include "bellows/train/recipe/tensor_keys.h"
 #include "bellows/train/step/context_ranks.h"
+#include "bellows/train/step/pipeline_ranks.h"
 #include "bellows/train/step/tensor_ranks.h"
 #include "bellows/train/task.h"
 
@@ -46,8 +48,9 @@ struct Ranks::State {
   Model model;
   std::optional<comm::Mesh> mesh = {};
   std::optional<comm::Group> samples = {};       ///< ranks that read different samples; empty if all read the same ones
-  std::optional<comm::Group> same_samples = {};  ///< ranks that read the same samples as this one; empty: none
+  std::optional<comm::Group> same_samples = {};  ///< ranks that draw the same masks as this one; empty: none
   std::unique_ptr<TensorRanks> tensor = {};      ///< with a mesh axis `tensor`
+  std::unique_ptr<PipelineRanks> pipeline = {};  ///< with a mesh axis `pipeline`
   std::unique_ptr<ContextRanks> context = {};    ///< with a mesh axis `context`
   std::string strategy;
   DataPrints prints{};
@@ -184,8 +187,7 @@ Ranks::Ranks(Job& job) : model_(job.model) {
   state_->skips_samples = job.train.loader_options().on_bad_sample == data::OnBadSample::skip;
   state_->samples = group;
   if (!recipe.mesh.empty()) state_->mesh.emplace(group, mesh_of(job));
-  if (tensor_ranks(recipe) > 1) state_->tensor = std::make_unique<TensorRanks>(job, share_samples("tensor"));
-  if (context_ranks(recipe) > 1) state_->context = std::make_unique<ContextRanks>(job, share_samples("context"));
+  if (data_ranks(recipe, size()) < size()) divide_work(job);
   job.train = job.train.distributed(data_rank(), data_size(), /*global_batch=*/true);
   if (job.eval) job.eval = job.eval->distributed(data_rank(), data_size(), /*global_batch=*/true);
   if (recipe.sync_batch_norm && data_group())
@@ -202,6 +204,7 @@ Ranks::Ranks(Job& job) : model_(job.model) {
 /// Sets up DDP or ZeRO among the ranks that read different samples. If ranks divide sequences, each of them computes a
 /// part of the gradients of its samples, and the mean over all ranks is the complete gradient.
 void Ranks::exchange_gradients(Job& job) {
+  if (state_->pipeline) return;  // it averages gradients itself
   const Recipe& recipe = job.recipe;
   const int stage = recipe.data_parallel == "ddp" ? 0 : recipe.data_parallel.back() - '0';
   const comm::Group* averaging = divides_sequences() ? group() : data_group();
@@ -217,11 +220,19 @@ void Ranks::exchange_gradients(Job& job) {
   }
 }
 
-/// The ranks of the axis read the same samples. Returns their group.
-const comm::Group& Ranks::share_samples(const std::string& axis) {
+/// Ranks that divide the model or sequences read the same samples.
+void Ranks::divide_work(Job& job) {
+  const comm::Mesh& mesh = *state_->mesh;
+  const bool has_stages = pipeline_ranks(job.recipe) > 1;
   state_->samples.reset();
-  if (state_->mesh->size("data") > 1) state_->samples = state_->mesh->group("data");
-  return state_->same_samples.emplace(state_->mesh->group(axis));
+  if (mesh.size("data") > 1) state_->samples = mesh.group("data");
+  if (has_stages) PipelineRanks::check(job);
+  for (const char* axis : {"tensor", "context"}) {
+    if (axis_size(parse_mesh(job.recipe.mesh), axis) > 1) state_->same_samples = mesh.group(axis);
+  }
+  if (tensor_ranks(job.recipe) > 1) state_->tensor = std::make_unique<TensorRanks>(job, mesh.group("tensor"));
+  if (context_ranks(job.recipe) > 1) state_->context = std::make_unique<ContextRanks>(job, mesh.group("context"));
+  if (has_stages) state_->pipeline = std::make_unique<PipelineRanks>(job, mesh, state_->tensor.get());
 }
 
 /// Replaces the optimizers by sharded ones; with DDP (stage 0), nothing happens.
@@ -253,8 +264,22 @@ const comm::Group* Ranks::data_group() const {
   return state_ && state_->samples ? &*state_->samples : nullptr;
 }
 
-bool Ranks::divides_layers() const {
-  return state_ && state_->tensor;
+DividedModel* Ranks::divided() const {
+  if (!state_) return nullptr;
+  return state_->pipeline ? static_cast<DividedModel*>(state_->pipeline.get()) : state_->tensor.get();
+}
+
+bool Ranks::divides_model() const {
+  return divided() != nullptr;
+}
+
+PipelineRanks* Ranks::pipeline() const {
+  return state_ ? state_->pipeline.get() : nullptr;
+}
+
+bool Ranks::any_stage(bool own) const {
+  if (!pipeline()) return own;
+  return comm::all_reduce(at::scalar_tensor(own ? 1 : 0, at::kLong), state_->group).item<int64_t>() > 0;
 }
 
 bool Ranks::divides_sequences() const {
@@ -266,11 +291,15 @@ models::RunBlock Ranks::divided_blocks(models::RunBlock run) const {
 }
 
 std::shared_ptr<void> Ranks::forward_scope() const {
-  return divides_layers() ? state_->tensor->scope() : nullptr;
+  return state_ && state_->tensor ? state_->tensor->scope() : nullptr;
 }
 
 Model Ranks::evaluated_model() const {
-  return divides_layers() ? state_->tensor->with_complete_logits() : model_;
+  return divided() ? divided()->evaluated_model() : model_;
+}
+
+std::optional<OutputRank> Ranks::output_rank() const {
+  return pipeline() ? std::optional(pipeline()->output_rank()) : std::nullopt;
 }
 
 void Ranks::align_generators(int64_t step) const {
@@ -307,7 +336,7 @@ void Ranks::after_backward() {
 }
 
 std::vector<int> Ranks::ranks_with_other_weights() const {
-  if (!state_ || shards_parameters() || divides_layers()) return {};
+  if (!state_ || shards_parameters() || divides_model()) return {};
   const at::NoGradGuard no_grad;
   const at::Tensor digests = parallel::weight_digests(state_->model.named_parameters(), state_->group);
   std::vector<int> others;
@@ -318,7 +347,7 @@ std::vector<int> Ranks::ranks_with_other_weights() const {
 }
 
 void Ranks::before_evaluation() {
-  if (state_) parallel::broadcast_buffers(state_->model, state_->group);
+  if (state_ && !state_->pipeline) parallel::broadcast_buffers(state_->model, state_->group);
 }
 
 at::Tensor Ranks::loss_of_nothing() const {
@@ -341,7 +370,7 @@ bool Ranks::has_equal_share(const data::Batch& batch, int64_t batch_size) const 
 }
 
 bool Ranks::shards_state() const {
-  return state_ && (state_->strategy != "ddp" || state_->tensor);
+  return state_ && (state_->strategy != "ddp" || divides_model());
 }
 
 NamedTensors Ranks::own_state(const torch::optim::Optimizer& optimizer) {
@@ -355,17 +384,17 @@ void Ranks::load_own_state(torch::optim::Optimizer& optimizer, const NamedTensor
 }
 
 void Ranks::load_complete_state(torch::optim::Optimizer& optimizer, const NamedTensors& state) const {
-  divides_layers() ? state_->tensor->load_complete_state(optimizer, state) : optim::load_state_dict(optimizer, state);
+  divided() ? divided()->load_complete_state(optimizer, state) : optim::load_state_dict(optimizer, state);
 }
 
 void Ranks::load_complete_model(const NamedTensors& values) const {
-  if (divides_layers()) return checkpoint::restore_model(model_, state_->tensor->slices_of(values));
+  if (divided()) return checkpoint::restore_model(local_model(), local_parts(values));
   with_full_parameters([&] { checkpoint::restore_model(model_, values); });
 }
 
 void Ranks::complete_parameters() const {
   gather_parameters();
-  if (divides_layers()) state_->tensor->layers().restore_model();
+  if (divided()) divided()->complete_parameters();
 }
 
 void Ranks::unshard(Job& job) {
@@ -406,6 +435,7 @@ bool Ranks::all_have_samples(const data::Batch& batch, int64_t batch_size) const
 }
 
 Model Ranks::local_model() const {
+  if (divided()) return divided()->local_model();
   if (!shards_parameters()) return model_;
   NamedTensors local;
   for (const auto& optimizer : state_->sharded_parameters) {
@@ -415,7 +445,7 @@ Model Ranks::local_model() const {
 }
 
 checkpoint::Parts Ranks::parts_of(const NamedTensors& local) const {
-  if (divides_layers()) return state_->tensor->layers().shards_of(local);
+  if (divided()) return divided()->parts_of(local);
   if (!shards_parameters()) return checkpoint::whole_parts(local);
   std::map<std::string, at::Tensor> rest(local.begin(), local.end());
   checkpoint::Parts parts;
@@ -430,7 +460,7 @@ checkpoint::Parts Ranks::parts_of(const NamedTensors& local) const {
 }
 
 NamedTensors Ranks::local_parts(const NamedTensors& complete) const {
-  if (divides_layers()) return state_->tensor->slices_of(complete);
+  if (divided()) return divided()->local_parts(complete);
   if (!shards_parameters()) return complete;
   NamedTensors local = local_model().state_dict();
   std::map<std::string, at::Tensor> whole(complete.begin(), complete.end());
@@ -441,7 +471,7 @@ NamedTensors Ranks::local_parts(const NamedTensors& complete) const {
 }
 
 std::vector<comm::Shard> Ranks::parts_of(const torch::optim::Optimizer& optimizer) const {
-  if (divides_layers()) return state_->tensor->layers().state_shards(optimizer);
+  if (divided()) return divided()->parts_of(optimizer);
   if (const auto* sharded = dynamic_cast<const parallel::ShardedOptimizer*>(&optimizer)) return sharded->state_shards();
   return checkpoint::whole_parts(optim::state_dict(optimizer));
 }
@@ -459,7 +489,7 @@ std::string Ranks::describe() const {
   if (!state_) return "";
   return c10::str(state_->strategy, ": ", state_->ddp ? state_->ddp->describe() : c10::str(size(), " ranks"),
                   state_->mesh ? ", mesh " + state_->mesh->to_string() : "",
-                  state_->tensor ? ", tensor parallelism: " + state_->tensor->layers().describe() : "",
+                  divided() ? ", " + divided()->describe() : "",
                   state_->context ? ", context parallelism: " + state_->context->describe() : "");
 }
 

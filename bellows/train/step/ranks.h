@@ -2,6 +2,8 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "bellows/checkpoint/sharded.h"
@@ -13,12 +15,14 @@
 
 namespace bellows::train {
 
-class TensorRanks;
+class DividedModel;
+class PipelineRanks;
+struct OutputRank;
 
 /// Connects a training loop with the other ranks of its job. The ranks divide the data, exchange gradients, and shard
 /// the optimizer state according to the recipe's `data_parallel`. With a mesh axis `tensor`, the ranks of this axis read
-/// the same samples and divide the layers of the model. With an axis `context`, they divide the sequences instead. If
-/// there is only one process, this class does nothing.
+/// the same samples and divide the layers of the model. With an axis `pipeline`, they divide the model into stages. With
+/// an axis `context`, they divide the sequences instead. If there is only one process, this class does nothing.
 /// Threads: not thread-safe; all calls except simple getters are collective
 class Ranks {
  public:
@@ -54,17 +58,26 @@ class Ranks {
   void before_backward(const at::Tensor& loss);
   /// Call this function after backward.
   void after_backward();
-  /// Whether ranks divide the layers of the model (tensor parallelism).
-  bool divides_layers() const;
+  /// Whether this rank holds only a part of each layer or of the model (tensor and pipeline parallelism).
+  bool divides_model() const;
   /// Whether ranks divide the sequences of the model (context parallelism).
   bool divides_sequences() const;
   /// Returns a function for models::run_blocks_by() that divides sequences and calls the blocks by `run`. Without
   /// context parallelism, it is `run`.
   models::RunBlock divided_blocks(models::RunBlock run) const;
+  /// Returns the stages of this rank. They compute batches instead of the model. Null without pipeline parallelism.
+  PipelineRanks* pipeline() const;
+  /// Returns the number of ranks with different mean losses for a batch. The ranks of pipelines already have the mean of
+  /// all pipelines.
+  int losses() const { return pipeline() ? 1 : data_size(); }
+  /// With pipeline parallelism, whether any rank passes true. Otherwise, returns `own`.
+  bool any_stage(bool own) const;
   /// Returns a guard that must exist during forward and backward; null without tensor parallelism.
   std::shared_ptr<void> forward_scope() const;
   /// Returns the model whose outputs are complete, for evaluation.
   Model evaluated_model() const;
+  /// Returns the rank that has the outputs of evaluated_model(); empty if each rank has its own outputs.
+  std::optional<OutputRank> output_rank() const;
   /// Returns the ranks whose weights differ from those of rank 0. Gradients are the same on all ranks, but the weights
   /// drift apart if a rank runs other machine code, because its compiler failed or its processor is of another kind.
   std::vector<int> ranks_with_other_weights() const;
@@ -80,7 +93,8 @@ class Ranks {
   /// Whether each rank certainly has a sample in this batch. The result is the same on all ranks.
   bool all_have_samples(const data::Batch& batch, int64_t batch_size) const;
 
-  /// Returns whether each rank stores only a part of the optimizer state (zero1, zero2, zero3, tensor parallelism).
+  /// Returns whether each rank stores only a part of the optimizer state (zero1, zero2, zero3, tensor and
+  /// pipeline parallelism).
   bool shards_state() const;
   /// Returns the state of an optimizer that this rank holds, in the form that a rank with the same shards can load.
   static NamedTensors own_state(const torch::optim::Optimizer& optimizer);
@@ -110,7 +124,8 @@ class Ranks {
   /// Returns the part of an optimizer's state that this rank holds.
   checkpoint::Parts parts_of(const torch::optim::Optimizer& optimizer) const;
   /// Returns a view of the model in which each sharded parameter is the tensor of ShardedOptimizer::local_parameters().
-  /// Without sharded parameters, it is the model. Do not call its forward().
+  /// With pipeline parallelism, it has the tensors of this rank only. Otherwise, it is the model. Do not call its
+  /// forward().
   Model local_model() const;
   /// Describes tensors with the names and shapes of local_model().state_dict(). The results are views of these tensors.
   checkpoint::Parts parts_of(const NamedTensors& local) const;
@@ -127,7 +142,8 @@ class Ranks {
   std::string describe() const;
 
  private:
-  const comm::Group& share_samples(const std::string& axis);
+  DividedModel* divided() const;
+  void divide_work(Job& job);
   void exchange_gradients(Job& job);
   void shard_optimizers(Job& job, int stage);
 

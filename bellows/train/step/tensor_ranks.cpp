@@ -34,14 +34,6 @@ parallel::TensorPlan plan_of(const Job& job) {
   }
 }
 
-void check_new_optimizers(const Job& job) {
-  for (const auto& optimizer : job.optimizers) {
-    TORCH_CHECK_VALUE(optimizer->state().empty(),
-                      "train: tensor parallelism divides the parameters, but an optimizer "
-                      "already has state for complete ones. Pass a new optimizer, and load its state afterwards.");
-  }
-}
-
 /// Params: job – with a complete model, which must stay complete if the job is refused
 void check_blocks(const Job& job) {
   check_recipe(!job.recipe.sequence_parallel || models::run_blocks_by(job.model, nullptr) > 0,
@@ -56,7 +48,7 @@ TensorParallel divided(const Job& job, const comm::Group& axis) {
 }
 
 /// Only cross-entropy can use divided logits. Params: task – of the job
-void check_output(const TensorParallel& layers, const Task& task) {
+void check_loss_of(const TensorParallel& layers, const Task& task) {
   TORCH_CHECK_VALUE(
       !layers.has_divided_logits() || task.classifies_samples() || task.loss == LossKind::next_token,
       "train: tensor_plan divides the output layer of the model \"", layers.model().name(),
@@ -71,7 +63,7 @@ LossFn divided_loss(LossFn loss, TensorParallel layers, Task task) {
     for (const auto& [name, tensor] : batch.tensors()) inputs.push_back(tensor);
     std::optional<StepOutput> output;
     layers.run(inputs, [&] { output = loss(batch); });
-    check_output(layers, task);
+    check_loss_of(layers, task);
     if (layers.has_divided_logits() && output->predictions.defined())
       output->predictions = layers.gather_logits(output->predictions.detach());
     return *output;
@@ -115,15 +107,19 @@ TensorRanks::~TensorRanks() {
   if (runs_blocks_) models::run_blocks_by(model_, nullptr);
 }
 
+void TensorRanks::check_output(const Task& task) const {
+  check_loss_of(layers_, task);
+}
+
 std::shared_ptr<void> TensorRanks::scope() const {
   return std::shared_ptr<void>(new auto(layers_.scope()));
 }
 
-Model TensorRanks::with_complete_logits() const {
+Model TensorRanks::evaluated_model() const {
   return Model(model_.name(), std::make_shared<CompleteLogits>(layers_));
 }
 
-NamedTensors TensorRanks::slices_of(const NamedTensors& complete) const {
+NamedTensors TensorRanks::local_parts(const NamedTensors& complete) const {
   const c10::NoGradGuard no_grad;
   const NamedTensors state = model_.state_dict();
   const std::map<std::string, at::Tensor> own(state.begin(), state.end());
@@ -137,17 +133,6 @@ NamedTensors TensorRanks::slices_of(const NamedTensors& complete) const {
     tensor = slice;
   }
   return result;
-}
-
-void TensorRanks::load_complete_state(torch::optim::Optimizer& optimizer, const NamedTensors& complete) const {
-  const c10::NoGradGuard no_grad;
-  std::vector<parallel::SavedTensor> saved;
-  for (const auto& [name, tensor] : complete)
-    saved.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec()});
-  const std::map<std::string, at::Tensor> values(complete.begin(), complete.end());
-  const std::vector<comm::Shard> wanted = layers_.wanted_shards(optimizer, saved);
-  for (const auto& [name, part, spec] : wanted) at::Tensor(part).copy_(comm::part_of(values.at(name), spec));
-  layers_.load_shards(optimizer, wanted);
 }
 
 }  // namespace bellows::train

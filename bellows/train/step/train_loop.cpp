@@ -24,6 +24,7 @@
 #include "bellows/train/loss.h"
 #include "bellows/train/step/batch_placement.h"
 #include "bellows/train/step/failure_localization.h"
+#include "bellows/train/step/pipeline_ranks.h"
 #include "bellows/train/step/state_copy.h"
 
 namespace bellows::train {
@@ -152,15 +153,17 @@ void TrainLoop::take_step(data::Batch first, bool stop) {
   const int64_t batches = batches_per_step();
   const bool single = batches == 1 || epoch_ != epoch;
   const bool alone = single && !reproducible_.on() && ranks_.has_equal_share(*batch, growth_.batch_size(epoch));
-  GroupMean mean(ranks_.group(), std::max<int64_t>(growth_.batch_size(epoch) / ranks_.data_size(), 1), stop,
+  GroupMean mean(ranks_.group(), std::max<int64_t>(growth_.batch_size(epoch) / ranks_.losses(), 1), stop,
                  (policy_.loss_scaling && policy_.low_weights && ranks_.group()) || !stepping_.empty(),
-                 ranks_.size() / ranks_.data_size());
+                 ranks_.size() / ranks_.losses());
   if (job_.elastic && job_.elastic->changed()) mean.request_rejoin();
   last_ids_.clear();
   for (int64_t i = 1; batch; ++i) {
     const bool last = i == batches || epoch_ != epoch;
     if (replicas_.on()) {
       run_replicas(*batch, i - 1, mean, alone);
+    } else if (ranks_.pipeline()) {
+      run_stages(*batch, i - 1, mean, last);
     } else {
       forward_backward(*batch, i - 1, mean, alone, last);
     }
@@ -232,6 +235,23 @@ void TrainLoop::run_replicas(const data::Batch& batch, int64_t number, GroupMean
   note_output(batch, *output);
 }
 
+void TrainLoop::run_stages(const data::Batch& batch, int64_t number, GroupMean& mean, bool last) {
+  PhaseClock clock;
+  const at::Tensor one = at::scalar_tensor(1, at::TensorOptions(device_).dtype(at::kFloat));
+  const inspect::TraceScope scope("pipeline");
+  const auto [output, samples] =
+      ranks_.pipeline()->forward_backward(batch, {.number = step_ * batches_per_step() + number,
+                                                  .unit = mean.unit_for(1).item<double>(),
+                                                  .grad_scale = update_.scaled(one),
+                                                  .last = last});
+  mean.weigh(output, samples, /*alone=*/false);
+  check_finite(output.loss, batch);
+  if (last) mean.exchange();
+  check_gradient(batch);
+  clock.add_to(phases_.backward);
+  note_output(batch, output);
+}
+
 void TrainLoop::note_output(const data::Batch& batch, const StepOutput& output) {
   if (batch.size() > 0 && batch.contains("label"))
     metrics_.update(output.loss.detach(), output.predictions, batch["label"]);
@@ -285,11 +305,11 @@ void TrainLoop::replay(const data::Batch& batch) {
   job_.loss(batch).loss.backward();
 }
 
-/// With sharded parameters, or divided layers or sequences, the other ranks would have to take part in another forward
+/// With sharded parameters, or a divided model or sequences, the other ranks would have to take part in another forward
 /// pass.
 std::string TrainLoop::cause_of_bad_value(const data::Batch& batch) {
   if (ranks_.shards_parameters()) return "With data_parallel ddp, zero1 or zero2, the error also reports the cause.";
-  if (ranks_.divides_layers()) return "Without the mesh axis tensor, the error also reports the cause.";
+  if (ranks_.divides_model()) return "Without the mesh axes tensor and pipeline, the error also reports the cause.";
   if (ranks_.divides_sequences()) return "Without the mesh axis context, the error also reports the cause.";
   return blame_bad_value(job_, batch, [&] { replay(batch); });
 }
@@ -311,23 +331,28 @@ void TrainLoop::check_finite(const at::Tensor& loss, const data::Batch& batch) {
               " Existing checkpoints were written before this step. To skip such steps, set on_nan: skip.");
 }
 
-void TrainLoop::check_gradient(const data::Batch& batch) {
+/// Bad gradients propagate to the first layers, so checking one small gradient there is sufficient and cheap.
+bool TrainLoop::has_bad_gradient() const {
   constexpr int64_t cheap = 1 << 13;
-  if (!looks_at_once() || policy_.loss_scaling) return;
   const bool stepped = !stepping_.empty();  // the gradient is freed, but a bad gradient also affects its weight
-  // Bad gradients propagate to the first layers, so checking one small gradient there is sufficient and cheap.
   for (const at::Tensor& parameter : job_.optimizers.front()->param_groups().front().params()) {
     const at::Tensor looked_at = !stepped ? parameter.grad() : parameter.requires_grad() ? parameter : at::Tensor();
     if (!looked_at.defined() || looked_at.is_sparse() || looked_at.numel() > cheap) continue;
-    if (std::isfinite(at::sum(looked_at.detach(), at::kDouble).item<double>())) return;
-    TORCH_CHECK(false, "train: a gradient became NaN or infinite at step ", step_ + 1, " (epoch ", batch.epoch() + 1,
-                ", batch ", batch.index(), ", samples ", id_list(batch.ids()), "). ",
-                stepped ? std::string("The weights already contain it (optimizer_in_backward). Without "
-                                      "optimizer_in_backward, the error also reports the cause.")
-                        : cause_of_bad_value(batch),
-                " Existing checkpoints were written before this step.",
-                stepped ? "" : " To skip such steps, set on_nan: skip.");
+    return !std::isfinite(at::sum(looked_at.detach(), at::kDouble).item<double>());
   }
+  return false;
+}
+
+void TrainLoop::check_gradient(const data::Batch& batch) {
+  if (!looks_at_once() || policy_.loss_scaling || !ranks_.any_stage(has_bad_gradient())) return;
+  const bool stepped = !stepping_.empty();
+  TORCH_CHECK(false, "train: a gradient became NaN or infinite at step ", step_ + 1, " (epoch ", batch.epoch() + 1,
+              ", batch ", batch.index(), ", samples ", id_list(batch.ids()), "). ",
+              stepped ? std::string("The weights already contain it (optimizer_in_backward). Without "
+                                    "optimizer_in_backward, the error also reports the cause.")
+                      : cause_of_bad_value(batch),
+              " Existing checkpoints were written before this step.",
+              stepped ? "" : " To skip such steps, set on_nan: skip.");
 }
 
 // A forward pass with bad values corrupts running statistics, which a skipped step does not restore.
@@ -418,8 +443,9 @@ Evaluation TrainLoop::evaluate() {
   ranks_.before_evaluation();
   ranks_.gather_parameters();  // ranks may have different numbers of batches
   const QuantizedTraining::Guard quantized(quantized_, step_ - 1);
-  const Evaluation result =
-      train::evaluate(ranks_.evaluated_model(), *eval_loader_, job_.recipe, job_.task, ranks_.data_group(), &compiled_);
+  const std::optional<OutputRank> output_rank = ranks_.output_rank();
+  const Evaluation result = train::evaluate(ranks_.evaluated_model(), *eval_loader_, job_.recipe, job_.task,
+                                            ranks_.data_group(), &compiled_, output_rank ? &*output_rank : nullptr);
   ranks_.release_parameters();
   rates_.note_evaluation(result.loss);
   return result;

@@ -29,8 +29,8 @@
 namespace bellows::train {
 
 /// Seconds per phase of the steps, measured on the host's clock. An accelerator may execute the work later. With
-/// `compile: step`, the operators of a step run at its end and count as update. With `data_parallel: dp`, forward
-/// counts as backward, because each replica starts backward on its own.
+/// `compile: step`, the operators of a step run at its end and count as update. With `data_parallel: dp` or
+/// a pipeline, forward counts as backward, because replicas and stages start backward on their own.
 struct PhaseSeconds {
   double load = 0, forward = 0, backward = 0, update = 0;
 };
@@ -152,6 +152,7 @@ class TrainLoop {
   std::optional<data::Batch> next_batch();
   void take_step(data::Batch first, bool stop);
   void forward_backward(const data::Batch& batch, int64_t number, GroupMean& mean, bool alone, bool last);
+  void run_stages(const data::Batch& batch, int64_t number, GroupMean& mean, bool last);
   void run_replicas(const data::Batch& batch, int64_t number, GroupMean& mean, bool alone);
   void note_output(const data::Batch& batch, const StepOutput& output);
   void note_samples(const data::Batch& batch, const at::Tensor& predictions);
@@ -159,6 +160,7 @@ class TrainLoop {
   std::string cause_of_bad_value(const data::Batch& batch);
   bool looks_at_once() const;
   void check_finite(const at::Tensor& loss, const data::Batch& batch);
+  bool has_bad_gradient() const;
   void check_gradient(const data::Batch& batch);
   checkpoint::Parts average_parts() const;
   void restore_average(const NamedTensors& extra);

@@ -161,7 +161,8 @@ TEST(TensorRanks, RecipesAreReadAndChecked) {
       HasSubstr("no style is called \"colunm\". The styles are column, row and vocabulary. Did you mean \"column\"?"));
   EXPECT_THAT(with_mesh("tensor_plan: {a: column twice}"), HasSubstr("expected `transposed` or `fused=3`"));
   EXPECT_THAT(with_mesh("tensor_plan: column"), HasSubstr("expected auto, or patterns with styles such as"));
-  EXPECT_THAT(message("mesh: {tensor: 1}"), HasSubstr("or with an axis tensor or context of at least 2, got ddp"));
+  EXPECT_THAT(message("mesh: {tensor: 1}"),
+              HasSubstr("or with an axis pipeline, context or tensor of at least 2, got ddp"));
   EXPECT_THAT(with_mesh("data_parallel: dp"), HasSubstr("but data_parallel = dp trains in one process"));
   EXPECT_THAT(with_mesh("data_parallel: zero2"),
               HasSubstr("uses tensor parallelism, but data_parallel = zero2 shards"));
