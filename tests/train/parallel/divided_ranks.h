@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bellows/comm/collectives.h"
+#include "bellows/comm/world.h"
 #include "bellows/core/seed.h"
 #include "bellows/optim/optimizers.h"
 #include "tests/parallel/own_processes.h"
@@ -51,6 +52,7 @@ using MakeJob = std::function<Job(const Recipe&)>;
 inline Job job_of(const Recipe& recipe, const Model& model, LossFn loss, const data::Dataset& data, Task task) {
   auto optimizer = std::make_shared<optim::AdamW>(model.parameters(), optim::AdamWOptions{.lr = recipe.lr});
   Job job{recipe, model, {optimizer}, std::move(loss), data.shuffle(2), data};
+  job.output_loss = output_loss(task);
   job.task = std::move(task);
   return job;
 }
@@ -60,7 +62,7 @@ inline MakeJob language_job(double dropout, int64_t tokens = 6) {
   return [dropout, tokens](const Recipe& recipe) {
     seed_everything(3);
     const Model model = small::with_weights(small::gpt_task().make(dropout, false));
-    Task task{.loss = LossKind::next_token};
+    Task task{.loss = LossKind::next_token, .label_smoothing = 0.1};
     return job_of(recipe, model, next_token_loss(model, 0.1), small_texts(recipe.batch_size, tokens), task);
   };
 }
@@ -82,6 +84,15 @@ inline MakeJob classifier_job(int64_t tokens = 6) {
     const data::Dataset data = data::Dataset(data::from_tensors({{"tokens", ids}, {"label", labels}}));
     return job_of(recipe, model, cross_entropy_loss(model), data.batch(recipe.batch_size).threads(0), Task{});
   };
+
+/// A model without an automatic plan, on 25 points.
+inline Job points_job(const Recipe& recipe) {
+  seed_everything(3);
+  const torch::nn::Sequential net(torch::nn::Linear(8, 12), torch::nn::Tanh(), torch::nn::Linear(12, 4));
+  const Model model = small::with_weights(Model::of(net, "net"));
+  const data::Dataset data = data::Dataset(
+      data::from_tensors({{"image", small::drawn({texts, 8}, 4)}, {"label", small::drawn_ids(4, {texts}, 5)}}));
+  return job_of(recipe, model, cross_entropy_loss(model), data.batch(recipe.batch_size).threads(0), Task{});
 }
 
 struct Outcome {
@@ -130,6 +141,8 @@ inline void expect_ranks_train_alike(const MakeJob& make, Recipe recipe, const c
   recipe.tensor_plan = "auto";
   recipe.sequence_parallel = false;
   recipe.context_method = "ring";
+  recipe.pipeline_schedule = "1f1b";
+  recipe.pipeline_stages = 1;
   expect_alike(ranks, outcome_of(make, recipe, nullptr));
 }
 

@@ -13,22 +13,8 @@
 
 namespace bellows::train::divided_ranks {
 
-namespace {
-
 using parallel::testing::run_processes;
 using ::testing::HasSubstr;
-
-/// A model without an automatic plan, on 25 points.
-Job points_job(const Recipe& recipe) {
-  seed_everything(3);
-  const torch::nn::Sequential net(torch::nn::Linear(8, 12), torch::nn::Tanh(), torch::nn::Linear(12, 4));
-  const Model model = small::with_weights(Model::of(net, "net"));
-  const data::Dataset data = data::Dataset(
-      data::from_tensors({{"image", small::drawn({texts, 8}, 4)}, {"label", small::drawn_ids(4, {texts}, 5)}}));
-  return job_of(recipe, model, cross_entropy_loss(model), data.batch(recipe.batch_size).threads(0), Task{});
-}
-
-}  // namespace
 
 TEST(TensorRanks, GiveWhatOneProcessGives) {
   run_processes(4, [](const World& world, const std::string&) {
