@@ -11,6 +11,7 @@
 #include "bellows/techniques/parallel_technique.h"
 #include "bellows/techniques/technique_rows.h"
 #include "bellows/train/recipe/context_keys.h"
+#include "bellows/train/recipe/pipeline_keys.h"
 #include "bellows/train/recipe/tensor_keys.h"
 #include "bellows/train/resolved_job.h"
 
@@ -27,7 +28,10 @@ void set_strategy(Recipe& recipe, const char* strategy) {
   recipe.replicas = 0;
   recipe.gradient_compression = "none";
   recipe.reproducible_ranks = 0;
-  if (tensor_ranks(recipe) * context_ranks(recipe) == 1) return;
+  recipe.pipeline_schedule = "1f1b";
+  recipe.micro_batches = 0;
+  recipe.pipeline_stages = 1;
+  if (tensor_ranks(recipe) * context_ranks(recipe) * pipeline_ranks(recipe) == 1) return;
   recipe.mesh.clear();
   recipe.tensor_plan = "auto";
   recipe.sequence_parallel = false;

@@ -150,7 +150,7 @@ TEST(PipelineRanks, HoldOnlyTheirStages) {
     EXPECT_GT(freed, 0u);
     EXPECT_EQ(listed, parameters.size() - freed);
     EXPECT_EQ(loop.ranks().local_model().named_parameters().size(), listed);
-    EXPECT_THAT(loop.ranks().describe(), HasSubstr("pipeline parallelism: 2 stages on 2 ranks, 1F1B with 6"));
+    EXPECT_THAT(loop.ranks().describe(), HasSubstr("pipeline parallelism: 2 stages on 2 ranks, 1f1b with 6"));
     loop.ranks().complete_parameters();
     expect_same_bits(copies_of(loop.job().model), whole);
   });
