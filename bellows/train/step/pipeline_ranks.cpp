@@ -21,6 +21,7 @@
 #include "bellows/comm/shard.h"
 #include "bellows/core/device.h"
 #include "bellows/models/blocks.h"
+#include "bellows/optim/state/state.h"
 #include "bellows/train/recipe/pipeline_keys.h"
 #include "bellows/train/recipe/recipe_error.h"
 #include "bellows/train/step/batch_placement.h"
@@ -182,6 +183,12 @@ class StagedModel final : public ModelWrapper {
 
 void PipelineRanks::check(const Job& job) {
   check_new_optimizers(job);
+  for (const auto& optimizer : job.optimizers) {
+    const NamedTensors state = optim::state_dict(*optimizer);
+    TORCH_CHECK_VALUE(state.empty() || state.front().first != "archive", "train: mesh = ", job.recipe.mesh,
+                      " divides the model into stages, but the state of an optimizer class of your own cannot be "
+                      "divided. Use an optimizer of Bellows or libtorch.");
+  }
   TORCH_CHECK_VALUE(job.output_loss, "train: mesh = ", job.recipe.mesh,
                     " divides the model into stages, so the loss is computed from the output of the last stage. A "
                     "loss function that runs the model is not enough. Create the job with make_job(), or set "
