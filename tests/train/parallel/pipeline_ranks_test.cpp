@@ -286,8 +286,8 @@ TEST(PipelineRanks, JobsNeedALossOfOutputsAndParametersOfAllStages) {
               }),
               HasSubstr("already has state for complete ones"));
   EXPECT_THAT(error_with([](Job& job) {
-                job.optimizers.front() =
-                    std::make_shared<optim::AdamW>(std::vector<at::Tensor>{job.model.parameters().back()});
+                job.optimizers.front() = std::make_shared<optim::AdamW>(
+                    std::vector<at::Tensor>{job.model.parameters().back()}, optim::AdamWOptions{});
               }),
               HasSubstr("an optimizer has no parameter of the stages of rank 0"));
   EXPECT_THAT(error_with([](Job& job) {
