@@ -162,31 +162,35 @@ bool safetensors_before(const SafetensorsEntry& a, const SafetensorsEntry& b) {
   return rank_a != rank_b ? rank_a > rank_b : a.name < b.name;
 }
 
-SafetensorsHeader parse_safetensors_header(ByteSpan bytes, std::string_view where) {
-  TORCH_CHECK_VALUE(bytes.size() >= 9, where, ": expected a safetensors file, found ", describe_content(bytes), " (",
-                    bytes.size(), " bytes).");
-  const uint64_t length = load_little<uint64_t>(bytes);
-  TORCH_CHECK_VALUE(static_cast<char>(bytes[8]) == '{' && length <= kMaxHeaderBytes, where,
+uint64_t safetensors_header_end(ByteSpan start, uint64_t file_bytes, std::string_view where) {
+  TORCH_CHECK_VALUE(start.size() >= 9, where, ": expected a safetensors file, found ", describe_content(start), " (",
+                    file_bytes, " bytes).");
+  const uint64_t length = load_little<uint64_t>(start);
+  TORCH_CHECK_VALUE(static_cast<char>(start[8]) == '{' && length <= kMaxHeaderBytes, where,
                     ": expected a safetensors file (a header of at most ", kMaxHeaderBytes,
-                    " bytes that starts with a brace), found ", describe_content(bytes), ".");
-  TORCH_CHECK_VALUE(length <= bytes.size() - 8, where, ": truncated: the header takes ", length,
-                    " bytes from byte 8, but the file has ", bytes.size(), ".");
+                    " bytes that starts with a brace), found ", describe_content(start), ".");
+  TORCH_CHECK_VALUE(length <= file_bytes - 8, where, ": truncated: the header takes ", length,
+                    " bytes from byte 8, but the file has ", file_bytes, ".");
+  return 8 + length;
+}
+
+SafetensorsHeader parse_safetensors_header(ByteSpan bytes, uint64_t file_bytes, std::string_view where) {
+  const uint64_t start = safetensors_header_end(bytes, file_bytes, where), data = file_bytes - start;
   SafetensorsHeader header;
   HeaderHandler handler(header, where);
-  const std::string_view text = as_text(bytes.subspan(8, length));
+  const std::string_view text = as_text(bytes.subspan(8, start - 8));
   Json::sax_parse(text.begin(), text.end(), &handler);
   const auto by_place = [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   };
   std::stable_sort(header.entries.begin(), header.entries.end(), by_place);
   uint64_t at = 0;
-  const uint64_t start = 8 + length, data = bytes.size() - start;
   for (SafetensorsEntry& entry : header.entries) {
     TORCH_CHECK_VALUE(entry.begin == at && entry.end >= at, where, ": the data of ", printable(entry.name, 200),
                       " should be at bytes ", entry.begin, " to ", entry.end, ", but the data before it ends at byte ",
                       at, ": the header is corrupt.");
     TORCH_CHECK_VALUE(entry.end <= data, where, ": truncated: ", printable(entry.name, 200), " ends at byte ",
-                      start + entry.end, ", but the file has ", bytes.size(), ".");
+                      start + entry.end, ", but the file has ", file_bytes, ".");
     const uint64_t expected = shape_bytes(entry, where);
     TORCH_CHECK_VALUE(expected == entry.end - entry.begin, where, ": ", printable(entry.name, 200), " has ",
                       entry.end - entry.begin, " bytes, but its shape and dtype ", entry.dtype, " need ", expected,
@@ -196,7 +200,7 @@ SafetensorsHeader parse_safetensors_header(ByteSpan bytes, std::string_view wher
     entry.end += start;
   }
   TORCH_CHECK_VALUE(at == data, where, ": the tensors end at byte ", start + at, ", but the file ends at byte ",
-                    bytes.size(), ": ", data - at, " bytes belong to no tensor.");
+                    file_bytes, ": ", data - at, " bytes belong to no tensor.");
   return header;
 }
 

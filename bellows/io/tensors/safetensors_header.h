@@ -33,11 +33,21 @@ int safetensors_bits(std::string_view dtype);
 /// Parses and checks the header as strictly as the official reader. It checks the length, the JSON, the dtypes, and
 /// whether shapes match the number of bytes. The tensors must follow each other without holes or overlaps up to the end
 /// of the file. Names must be unique.
-/// Params: bytes – the complete file
+/// Params: start – the first safetensors_header_end() bytes of the file, or more
+///         file_bytes – size of the file
 ///         where – name of the file for error messages
 /// Throws: c10::ValueError if the header is invalid (the message states `where`, the byte offset or the tensor, and the
 ///         expected and actual content)
-SafetensorsHeader parse_safetensors_header(ByteSpan bytes, std::string_view where);
+SafetensorsHeader parse_safetensors_header(ByteSpan start, uint64_t file_bytes, std::string_view where);
+/// Params: bytes – the complete file
+inline SafetensorsHeader parse_safetensors_header(ByteSpan bytes, std::string_view where) {
+  return parse_safetensors_header(bytes, bytes.size(), where);
+}
+
+/// Returns the position of the first byte after the header.
+/// Params: start – the first 9 bytes of the file, or more; all bytes if the file is shorter
+/// Throws: like parse_safetensors_header(), if the file is no safetensors file or is too short for the header
+uint64_t safetensors_header_end(ByteSpan start, uint64_t file_bytes, std::string_view where);
 
 /// Returns the header for tensors in the given order. It consists of the 8-byte length and the JSON, padded with spaces
 /// to a multiple of 8 bytes.

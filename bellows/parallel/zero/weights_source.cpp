@@ -1,6 +1,5 @@
 #include "bellows/parallel/zero/weights_source.h"
 
-#include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
@@ -8,31 +7,22 @@
 #include <unordered_map>
 
 #include "bellows/comm/collectives.h"
-#include "bellows/comm/shard.h"
 #include "bellows/core/error.h"
-#include "bellows/io/tensors/safetensors.h"
 #include "bellows/parallel/ddp/same_model.h"
+#include "bellows/parallel/placement/weight_file.h"
 
 namespace bellows::parallel {
 
 struct WeightsSource::State {
-  std::string path;
-  const io::SafetensorsFile file;
+  const WeightFile file;
   std::map<std::string, const io::SafetensorsEntry*> entries = {};  ///< by the name in the model
 
-  /// The tensor in the mapped file, or a copy if its data are not aligned.
-  at::Tensor tensor(const std::string& name) const {
-    const io::SafetensorsEntry& entry = *entries.at(name);
-    const c10::ScalarType dtype = io::safetensors_dtype(entry, path);
-    const io::ByteSpan bytes = file.bytes(entry);
-    if (reinterpret_cast<uintptr_t>(bytes.data()) % c10::elementSize(dtype) != 0) return file.tensor(entry);
-    return at::from_blob(const_cast<std::byte*>(bytes.data()), entry.shape, at::TensorOptions(dtype));
-  }
+  const io::SafetensorsEntry& entry(const std::string& name) const { return *entries.at(name); }
 };
 
 namespace {
 
-std::vector<std::string> lines_of(const io::SafetensorsFile& file) {
+std::vector<std::string> lines_of(const WeightFile& file) {
   std::vector<std::string> lines;
   for (const io::SafetensorsEntry& entry : file.entries())
     lines.push_back(c10::str(entry.name, " ", entry.dtype, " [", c10::Join(", ", entry.shape), "], bytes ", entry.begin,
@@ -52,7 +42,7 @@ std::unordered_map<const c10::TensorImpl*, std::vector<std::string>> names_of_te
 WeightsSource::WeightsSource(const std::string& path, const Model& model, const comm::Group& ranks) {
   std::string error;
   try {
-    state_.reset(new State{.path = path, .file = io::SafetensorsFile(path)});
+    state_.reset(new State{.file = WeightFile(path)});
   } catch (const c10::Error& problem) {
     error = c10::str("zero_optimizer: rank ", ranks.rank(), ": ", user_message(problem));
   }
@@ -87,12 +77,11 @@ WeightsSource::~WeightsSource() = default;
 
 void WeightsSource::read(const std::string& name, const comm::ShardSpec& spec, const at::Tensor& part) const {
   const c10::NoGradGuard no_grad;
-  part.copy_(comm::part_of(state_->tensor(name), spec));
+  state_->file.read(state_->entry(name), spec, part);
 }
 
 void WeightsSource::read(const std::string& name, const at::Tensor& tensor) const {
-  const c10::NoGradGuard no_grad;
-  tensor.copy_(state_->tensor(name));
+  read(name, comm::ShardSpec::whole(tensor.sizes().vec()), tensor);
 }
 
 }  // namespace bellows::parallel

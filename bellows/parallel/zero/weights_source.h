@@ -21,10 +21,11 @@ class WeightsSource {
   WeightsSource(const std::string& path, const Model& model, const comm::Group& ranks);
   ~WeightsSource();
 
-  /// Copies a part of a tensor. The dtype is converted.
+  /// Reads a part of a tensor. The dtype is converted.
   /// Params: name – of the parameter in the model; part – view with the elements that `spec` describes
+  /// Throws: c10::ValueError if the file was changed or truncated after it was opened, or cannot be read
   void read(const std::string& name, const comm::ShardSpec& spec, const at::Tensor& part) const;
-  /// Copies a complete tensor.
+  /// Reads a complete tensor.
   void read(const std::string& name, const at::Tensor& tensor) const;
 
  private:
