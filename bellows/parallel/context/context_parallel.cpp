@@ -1,13 +1,11 @@
 #include "bellows/parallel/context/context_parallel.h"
 
 #include <ATen/TensorOperators.h>
-#include <torch/version.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "bellows/comm/collectives.h"
-#include "bellows/core/version.h"
 #include "bellows/parallel/average_gradients.h"
 #include "bellows/parallel/context/context_call.h"
 #include "bellows/parallel/context/context_exchange.h"
@@ -28,15 +26,10 @@ namespace {
 
 using State = ContextParallel::State;
 
-void check_same_options(const ContextOptions& options, const comm::Group& group) {
-  const std::vector<std::string> lines = {"Bellows " BELLOWS_VERSION,
-                                          "libtorch " TORCH_VERSION,
-                                          c10::str("method ", to_string(options.method)),
-                                          c10::str("zigzag ", options.zigzag ? "true" : "false"),
-                                          c10::str("check_finite ", options.check_finite ? "true" : "false"),
-                                          c10::str("generator ", options.generator ? "set" : "not set")};
-  check_same_lines("the ranks have different options or versions for context parallelism", "line", lines, group,
-                   "Pass the same options on every rank, and run the same build.");
+std::vector<std::string> lines_of(const ContextOptions& options) {
+  return {c10::str("method ", to_string(options.method)), c10::str("zigzag ", options.zigzag ? "true" : "false"),
+          c10::str("check_finite ", options.check_finite ? "true" : "false"),
+          c10::str("generator ", options.generator ? "set" : "not set")};
 }
 
 /// The blocks of a model in their order.
@@ -94,7 +87,7 @@ class BlockSequence {
 }  // namespace
 
 ContextParallel::ContextParallel(const comm::Group& group, const ContextOptions& options) {
-  check_same_options(options, group);
+  check_same_options("context parallelism", lines_of(options), group);
   state_ = std::make_shared<State>(group, ContextAttentionOptions{.method = options.method,
                                                                   .zigzag = options.zigzag,
                                                                   .generator = options.generator,

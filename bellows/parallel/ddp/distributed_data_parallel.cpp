@@ -124,6 +124,7 @@ DistributedDataParallel::DistributedDataParallel(const Model& model, const comm:
                     "DistributedDataParallel: expected bucket_bytes and first_bucket_bytes above 0, got ",
                     options.bucket_bytes, " and ", options.first_bucket_bytes, ".");
   const NamedTensors trained = trained_parameters(model);
+  check_same_options("DistributedDataParallel", {}, group);
   check_same_model(model, group);
   TORCH_CHECK_VALUE(!trained.empty(), "DistributedDataParallel: no parameter of \"", model.name(),
                     "\" has requires_grad, so there is nothing to exchange. Call the model itself.");

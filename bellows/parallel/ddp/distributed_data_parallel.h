@@ -73,8 +73,8 @@ class DistributedDataParallel {
 
   /// Checks that all ranks have the same model, then copies the parameters and buffers of rank 0 to all ranks.
   /// Collective.
-  /// Throws: c10::ValueError if the ranks' models differ (the message names the tensor), or if no parameter requires a
-  ///         gradient
+  /// Throws: c10::ValueError if the ranks' models (the message names the tensor) or versions of Bellows or libtorch
+  ///         differ, or if no parameter requires a gradient
   DistributedDataParallel(const Model& model, const comm::Group& group, const DistributedOptions& options = {});
 
   /// Calls before_forward(), then the model, then before_backward(), and returns the model's output.

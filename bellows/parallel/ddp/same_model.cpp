@@ -1,11 +1,14 @@
 #include "bellows/parallel/ddp/same_model.h"
 
 #include <c10/util/Exception.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include "bellows/comm/collectives.h"
+#include "bellows/core/version.h"
 #include "bellows/parallel/ddp/reducer.h"
 
 namespace bellows::parallel {
@@ -47,6 +50,12 @@ void check_same_lines(const std::string& what, const std::string& item, const st
   const auto found =
       std::find_if(differences.begin(), differences.end(), [](const auto& text) { return !text.empty(); });
   TORCH_CHECK_VALUE(found == differences.end(), what, " (group ", group.name(), "): ", *found, ". ", advice);
+}
+
+void check_same_options(const std::string& user, std::vector<std::string> own, const comm::Group& group) {
+  own.insert(own.begin(), {"Bellows " BELLOWS_VERSION, "libtorch " TORCH_VERSION});
+  check_same_lines("the ranks have different options or versions for " + user, "line", own, group,
+                   "Pass the same options on every rank, and run the same build.");
 }
 
 void check_same_model(const Model& model, const comm::Group& group) {

@@ -4,7 +4,6 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
-#include <torch/version.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +22,6 @@
 #include "bellows/core/seed.h"
 #include "bellows/core/sharded_gradients.h"
 #include "bellows/core/stats.h"
-#include "bellows/core/version.h"
 #include "bellows/parallel/average_gradients.h"
 #include "bellows/parallel/ddp/reducer.h"
 #include "bellows/parallel/ddp/same_model.h"
@@ -225,8 +223,7 @@ void check_divided_layers(const ModelParts& parts, const std::optional<TensorPar
 
 /// All ranks throw if they disagree.
 void check_same_pipelines(const ModelParts& parts, const comm::Group& group, const PipelineOptions& options) {
-  std::vector<std::string> lines = {"Bellows " BELLOWS_VERSION, "libtorch " TORCH_VERSION,
-                                    "seed " + std::to_string(options.seed),
+  std::vector<std::string> lines = {"seed " + std::to_string(options.seed),
                                     c10::str("first parts ", c10::Join(" ", options.first_parts)),
                                     c10::str("options ", options.broadcast, options.divide_backward, options.measure)};
   std::istringstream schedule(to_text(options.schedule));
@@ -240,8 +237,7 @@ void check_same_pipelines(const ModelParts& parts, const comm::Group& group, con
       const comm::Group& ranks = other.group;
       if (other.name != axis.name) own.push_back(c10::str(other.name, " rank ", ranks.rank(), " of ", ranks.size()));
     }
-    check_same_lines("the ranks have different pipelines or versions", "line", own, axis.group,
-                     "Pass the same options on every rank, and run the same build.");
+    check_same_options("pipeline parallelism", std::move(own), axis.group);
     if (axis.name != "tensor") check_same_model(parts.model, axis.group);  // parts of a vocabulary may differ in size
   }
 }

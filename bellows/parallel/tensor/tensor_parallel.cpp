@@ -3,7 +3,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
-#include <torch/version.h>
 
 #include <algorithm>
 #include <set>
@@ -11,7 +10,6 @@
 
 #include "bellows/comm/collectives.h"
 #include "bellows/core/sharded_gradients.h"
-#include "bellows/core/version.h"
 #include "bellows/parallel/ddp/reducer.h"
 #include "bellows/parallel/ddp/same_model.h"
 #include "bellows/parallel/tensor/exchange.h"
@@ -109,10 +107,9 @@ class DividedModel final : public ModelWrapper {
 
 /// All ranks throw if they disagree.
 void check_same_start(const Model& model, const comm::Group& group, const TensorPlan& plan) {
-  std::vector<std::string> lines = {"Bellows " BELLOWS_VERSION, "libtorch " TORCH_VERSION};
+  std::vector<std::string> lines;
   for (const auto& [pattern, style] : plan) lines.push_back("\"" + pattern + "\": " + to_string(style));
-  check_same_lines("the ranks have different plans or versions for tensor parallelism", "line", lines, group,
-                   "Pass the same plan on every rank, and run the same build.");
+  check_same_options("tensor parallelism", std::move(lines), group);
   check_same_model(model, group);
 }
 

@@ -3,6 +3,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "bellows/parallel/zero/gradient_buckets.h"
@@ -28,7 +29,10 @@ GradientShards::GradientShards(Layout& layout, const ShardGroups& groups, const 
       replica_means_(duplicate_of(groups.replicas)),
       index_in_unit_(layout.trained_places),
       buffers_(layout.trained_units),
+      order_(layout.trained_units),
+      positions_(layout.trained_units),
       used_(layout.trained_places) {
+  std::iota(order_.begin(), order_.end(), size_t{0});
   std::vector<std::pair<at::Tensor, at::Tensor>> parts;
   parts.reserve(layout.trained_places);
   taps_.reserve(layout.trained_places);
@@ -75,7 +79,8 @@ void GradientShards::arrived(size_t place, const at::Tensor& parameter) {
   follow_backward();
   put(place, gradient);
   gradient.reset();
-  while (next_ < buffers_.size() && buffers_[next_].flat.defined() && buffers_[next_].missing == 0) send_next();
+  const auto is_complete = [](const Buffer& buffer) { return buffer.flat.defined() && buffer.missing == 0; };
+  while (next_ < order_.size() && is_complete(buffers_[order_[next_]])) send_next();
 }
 
 /// When a nested backward ends, it also ends this exchange; later gradients are added by a new one.
@@ -109,24 +114,27 @@ void GradientShards::put(size_t place, const at::Tensor& gradient) {
   view.copy_(gradient);
   came = true;
   used_[place] = true;
-  --buffer.missing;
+  if (--buffer.missing == 0) positions_[where.unit] = std::max(positions_[where.unit], completed_++);
 }
 
 void GradientShards::send_next() {
   constexpr size_t most_under_way = 2;
   while (under_way_.size() >= most_under_way) keep_oldest();
-  const Unit& unit = layout_.units[next_];
+  const size_t index = order_[next_];
+  const Unit& unit = layout_.units[index];
   const auto adds = [&](size_t place) { return layout_.places[place].piece.grad().defined(); };
-  if (file_ && std::any_of(unit.places.begin(), unit.places.end(), adds)) file_->fetch(next_);
-  Buffer& buffer = buffers_[next_];
+  if (file_ && std::any_of(unit.places.begin(), unit.places.end(), adds)) file_->fetch(index);
+  Buffer& buffer = buffers_[index];
+  const bool incomplete = !buffer.flat.defined() || buffer.missing > 0;
+  if (incomplete) positions_[index] = static_cast<int64_t>(order_.size());
   if (!buffer.flat.defined()) {
     buffer.flat = at::zeros(unit.flat.sizes(), options_of(unit));
-  } else if (buffer.missing > 0) {
+  } else if (incomplete) {
     for (size_t i = 0; i < unit.places.size(); ++i) {
       if (!buffer.came[i]) layout_.places[unit.places[i]].view_of(buffer.flat).zero_();
     }
   }
-  under_way_.push_back({next_, comm::reduce_scatter_async(buffer.flat, means_, comm::Reduce::mean)});
+  under_way_.push_back({index, comm::reduce_scatter_async(buffer.flat, means_, comm::Reduce::mean)});
   buffer = {};
   ++next_;
 }
@@ -180,23 +188,28 @@ at::Tensor GradientShards::stored(const Place& place, const at::Tensor& gradient
 
 void GradientShards::end() {
   const c10::NoGradGuard no_grad;
-  while (next_ < buffers_.size()) send_next();
+  while (next_ < order_.size()) send_next();
   while (!under_way_.empty()) keep_oldest();
   keep_averaged();
   next_ = 0;
+  completed_ = 0;
   open_ = false;
   backward_ = -1;
 }
 
 std::vector<bool> GradientShards::take_used() {
   check_ended("ShardedOptimizer::step");
-  at::Tensor flags = at::zeros({static_cast<int64_t>(used_.size())}, at::kByte);
-  auto* flag = flags.mutable_data_ptr<uint8_t>();
-  for (size_t i = 0; i < used_.size(); ++i) flag[i] = used_[i] ? 1 : 0;
-  comm::all_reduce(flags, all_, comm::Reduce::max);
-  std::vector<bool> used(flag, flag + used_.size());
+  const auto parameters = static_cast<int64_t>(used_.size()), buckets = static_cast<int64_t>(order_.size());
+  at::Tensor numbers = at::empty({parameters + buckets}, at::kLong);
+  auto* const flags = numbers.mutable_data_ptr<int64_t>();
+  auto* const positions = std::copy(used_.begin(), used_.end(), flags);
+  std::copy(positions_.begin(), positions_.end(), positions);
+  comm::all_reduce(numbers, all_, comm::Reduce::max);
+  std::iota(order_.begin(), order_.end(), size_t{0});
+  std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return positions[a] < positions[b]; });
   used_.assign(used_.size(), false);
-  return used;
+  positions_.assign(positions_.size(), 0);
+  return std::vector<bool>(flags, positions);
 }
 
 }  // namespace bellows::parallel

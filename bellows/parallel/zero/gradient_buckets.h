@@ -22,22 +22,26 @@ namespace bellows::parallel {
 /// each rank adds its slice of the mean to the gradients of its shards (Place::piece). With hybrid sharding, the slice is
 /// then averaged over the replicas.
 ///
-/// All ranks send the buckets in the same fixed order, which does not depend on when buckets become complete. At the
-/// end of backward, incomplete buckets are sent with zeros for missing gradients. At most two buckets are in flight, and
-/// one slice between the replicas.
+/// All ranks send the buckets in the same order. In the first step, it is the order of the layout. Later, it is the order
+/// in which the buckets became complete in the previous step, by the slowest rank of each bucket. Buckets that were
+/// incomplete on any rank come last, so that they do not hold up the others. At the end of backward, incomplete buckets
+/// are sent with zeros for missing gradients. At most two buckets are in flight, and one slice between the replicas.
 /// Threads: the hooks run on autograd's threads. Call all other functions on one thread, and not during backward
 class GradientShards final : public ShardedGradients {
  public:
   /// Params: dtype – in which gradients are exchanged; none: that of the parameters
-  ///         all – all ranks among which the optimizer's state is divided, and their replicas
+  ///         all – the ranks of all replicas
   ///         file – for the gradients of the shards; null: they are in memory
   GradientShards(Layout& layout, const ShardGroups& groups, const comm::Group& all,
                  std::optional<at::ScalarType> dtype = {}, std::shared_ptr<BucketFile> file = nullptr);
-  virtual ~GradientShards() = default;
+  ~GradientShards() override = default;
+  GradientShards(const GradientShards&) = delete;
+  GradientShards& operator=(const GradientShards&) = delete;
 
   at::Tensor over_ranks(at::Tensor number, Over op) const override;
 
-  /// Returns for each trained parameter whether it had a gradient on any rank since the previous call. Collective.
+  /// Returns for each trained parameter whether it had a gradient on any rank since the previous call. Determines the
+  /// order in which buckets are sent from now on. Collective.
   // Not checked: no other thread uses this object outside of backward.
   std::vector<bool> take_used() BELLOWS_NO_THREAD_SAFETY_ANALYSIS;
 
@@ -79,7 +83,12 @@ class GradientShards final : public ShardedGradients {
   std::vector<Buffer> buffers_ BELLOWS_GUARDED_BY(mutex_);  ///< one buffer per bucket, for the current backward
   std::deque<UnderWay> under_way_ BELLOWS_GUARDED_BY(mutex_);
   std::optional<UnderWay> averaging_ BELLOWS_GUARDED_BY(mutex_);  ///< over the replicas
-  size_t next_ BELLOWS_GUARDED_BY(mutex_) = 0;                    ///< the next bucket to send
+  std::vector<size_t> order_ BELLOWS_GUARDED_BY(mutex_);          ///< buckets in the order in which they are sent
+  size_t next_ BELLOWS_GUARDED_BY(mutex_) = 0;                    ///< index in order_ of the next bucket to send
+  int64_t completed_ BELLOWS_GUARDED_BY(mutex_) = 0;  ///< number of buckets that became complete in this backward
+  /// For each bucket: how many others became complete before it, and the number of all buckets if it stayed incomplete.
+  /// The maximum since the last step.
+  std::vector<int64_t> positions_ BELLOWS_GUARDED_BY(mutex_);
   bool open_ BELLOWS_GUARDED_BY(mutex_) = false;         ///< gradients have arrived, and backward has not yet ended
   int64_t backward_ BELLOWS_GUARDED_BY(mutex_) = -1;     ///< ID of the current backward pass
   std::weak_ptr<int> alive_ BELLOWS_GUARDED_BY(mutex_);  ///< expires when the current backward ends for any reason

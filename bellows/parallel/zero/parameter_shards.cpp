@@ -2,7 +2,6 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -30,21 +29,22 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
+void make_views(const Unit& unit, const Layout& layout, const at::Tensor& buffer) {
+  for (const size_t index : unit.places) {
+    const Place& place = layout.places[index];
+    at::Tensor(place.parameter).set_data(place.view_of(buffer));
+  }
+}
+
 /// Lets the parameters of a bucket have another dtype than its shards.
 void change_dtype(Unit& unit, const Layout& layout, at::ScalarType dtype) {
   if (unit.flat.scalar_type() == dtype) return;
   unit.flat = at::empty(unit.flat.sizes(), unit.flat.options().dtype(dtype));
-  for (const size_t index : unit.places) {
-    const Place& place = layout.places[index];
-    at::Tensor(place.parameter).set_data(place.view_of(unit.flat));
-  }
+  make_views(unit, layout, unit.flat);
 }
 
-/// Copies values to a shard. Values that only the lower precision of the parameters has rounded stay as they were.
-void take_over(const at::Tensor& shard, const at::Tensor& values) {
-  const at::Tensor here = values.to(shard.device());
-  const at::Tensor same = here.eq(shard.to(here.scalar_type()));
-  shard.copy_(at::where(same, shard, here.to(shard.scalar_type())));
+bool has_own_dtype(const Unit& unit) {
+  return unit.shard.scalar_type() != unit.flat.scalar_type();
 }
 
 bool writes(const tap::OpRef& op, size_t argument) {
@@ -99,6 +99,8 @@ class ParameterShards::Gathering final : public tap::OpCheck {
   std::optional<size_t> unit_of(const c10::IValue& value) const;
   void need(const std::vector<size_t>& units) BELLOWS_REQUIRES(mutex_);
   void keep_all() BELLOWS_REQUIRES(mutex_);
+  std::vector<at::Tensor> gather_values();
+  void take_values(const std::vector<at::Tensor>& values);
   void start_predicted(std::optional<size_t> unit) BELLOWS_REQUIRES(mutex_);
   void start(size_t unit) BELLOWS_REQUIRES(mutex_);
   void finish(size_t unit) BELLOWS_REQUIRES(mutex_);
@@ -296,29 +298,67 @@ void ParameterShards::Gathering::keep_all() {
   for (size_t unit = 0; unit < buckets_.size(); ++unit) finish(unit);
 }
 
+/// Gathers all buckets in the dtype of their shards. Returns one buffer per bucket.
+std::vector<at::Tensor> ParameterShards::Gathering::gather_values() {
+  const tap::UncheckedOperators unchecked;
+  tap::sync();
+  const c10::NoGradGuard no_grad;
+  const MutexLock lock(mutex_);
+  in_use_.clear();
+  for (size_t i = 0; i < layout_.units.size(); ++i) has_own_dtype(layout_.units[i]) ? free(i) : start(i);
+  spare_.clear();
+  std::vector<at::Tensor> values;
+  values.reserve(layout_.units.size());
+  for (size_t i = 0; i < layout_.units.size(); ++i) {
+    const Unit& unit = layout_.units[i];
+    if (!has_own_dtype(unit)) {
+      finish(i);
+      values.push_back(unit.flat);
+      continue;
+    }
+    values.push_back(at::empty(unit.flat.sizes(), unit.flat.options().dtype(unit.shard.scalar_type())));
+    memory_.fetch(i);
+    own_slice(values.back()).copy_(unit.shard);
+    memory_.finish(i);
+    comm::all_gather_in_place(values.back(), group_);
+  }
+  return values;
+}
+
+/// Copies this rank's slices to the shards.
+void ParameterShards::Gathering::take_values(const std::vector<at::Tensor>& values) {
+  const tap::UncheckedOperators unchecked;
+  const c10::NoGradGuard no_grad;
+  for (size_t i = 0; i < layout_.units.size(); ++i) {
+    layout_.units[i].shard.copy_(own_slice(values[i]));
+    memory_.finish(i);
+  }
+}
+
 void ParameterShards::Gathering::with_all(const std::function<void()>& body) {
-  gather_all();
-  const auto set_writable = [&](bool value) {
-    const MutexLock lock(mutex_);
-    writable_ = value;
+  const std::vector<at::Tensor> values = gather_values();
+  const auto show = [&](bool complete) {
+    {
+      const MutexLock lock(mutex_);
+      writable_ = complete;
+    }
+    const tap::UncheckedOperators unchecked;
+    const c10::NoGradGuard no_grad;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const Unit& unit = layout_.units[i];
+      if (has_own_dtype(unit)) make_views(unit, layout_, complete ? values[i] : unit.flat);
+    }
   };
-  set_writable(true);
   try {
+    show(true);
     body();
   } catch (...) {
-    set_writable(false);
+    show(false);
     release();
     throw;
   }
-  set_writable(false);
-  {
-    const tap::UncheckedOperators unchecked;
-    const c10::NoGradGuard no_grad;
-    for (size_t i = 0; i < layout_.units.size(); ++i) {
-      take_over(layout_.units[i].shard, own_slice(layout_.units[i].flat));
-      memory_.finish(i);
-    }
-  }
+  show(false);
+  take_values(values);
   release();
 }
 

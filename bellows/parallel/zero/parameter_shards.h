@@ -48,8 +48,9 @@ class ParameterShards {
   void prefetch_first();
   /// Gathers all buckets, and keeps them until release(). Collective.
   void gather_all();
-  /// Calls `body` while all parameters are complete. Operators may write to them. Afterwards, each rank takes over its
-  /// slice, and all buckets are freed. If `body` throws, the parameters stay as they were. Collective.
+  /// Calls `body` while all parameters are complete and have the dtype of the shards. Operators may write to them.
+  /// Afterwards, each rank takes over its slice, and all buckets are freed. If `body` throws, the parameters stay as they
+  /// were. Collective.
   void with_all(const std::function<void()>& body);
 
  private:

@@ -24,6 +24,7 @@
 #include "bellows/parallel/zero/parameter_shards.h"
 #include "bellows/parallel/zero/shard_layout.h"
 #include "bellows/parallel/zero/shard_offload.h"
+#include "bellows/parallel/zero/shard_options.h"
 
 namespace bellows::parallel {
 
@@ -46,48 +47,6 @@ struct ShardedOptimizer::Impl {
 };
 
 namespace {
-
-void check_shardable(const torch::optim::Optimizer* optimizer, const ShardOptions& options) {
-  TORCH_CHECK_VALUE(options.stage >= 1 && options.stage <= 3, "zero_optimizer: expected stage 1, 2 or 3, got ",
-                    options.stage, ".");
-  TORCH_CHECK_VALUE(options.stage == 3 || !options.parameter_dtype,
-                    "zero_optimizer: parameter_dtype needs stage 3, got stage ", options.stage, ".");
-  TORCH_CHECK_VALUE(options.stage > 1 || !options.reduce_dtype,
-                    "zero_optimizer: reduce_dtype needs stage 2 or 3, because DistributedDataParallel averages the "
-                    "gradients in stage 1.");
-  TORCH_CHECK_VALUE(options.stage == 3 || !options.shard_frozen,
-                    "zero_optimizer: shard_frozen needs stage 3, got stage ", options.stage, ".");
-  TORCH_CHECK_VALUE(options.stage == 3 || options.weights_file.empty(),
-                    "zero_optimizer: weights_file needs stage 3, got stage ", options.stage, ".");
-  TORCH_CHECK_VALUE(!options.shard_state_over_replicas || (options.stage > 1 && options.replicas),
-                    "zero_optimizer: shard_state_over_replicas needs `replicas` and stage 2 or 3, got stage ",
-                    options.stage, ".");
-  for (const auto& dtype : {options.parameter_dtype, options.reduce_dtype})
-    TORCH_CHECK_VALUE(!dtype || at::isFloatingType(*dtype), "zero_optimizer: expected a floating-point dtype, got ",
-                      *dtype, ".");
-  TORCH_CHECK_VALUE(options.bucket_bytes > 0, "zero_optimizer: expected bucket_bytes above 0, got ",
-                    options.bucket_bytes, ".");
-  TORCH_CHECK_VALUE(options.stage == 3 || options.offload_parameters == Offload::none,
-                    "zero_optimizer: offload_parameters needs stage 3, got stage ", options.stage,
-                    ", in which every rank has complete parameters.");
-  TORCH_CHECK_VALUE(options.offload_window_bytes > 0, "zero_optimizer: expected offload_window_bytes above 0, got ",
-                    options.offload_window_bytes, ".");
-  TORCH_CHECK_VALUE(optimizer, "zero_optimizer: expected an optimizer, got null.");
-  TORCH_CHECK_VALUE(!dynamic_cast<const ShardedOptimizer*>(optimizer),
-                    "zero_optimizer: this optimizer is already sharded.");
-  const std::string type = c10::demangle(typeid(*optimizer).name());
-  TORCH_CHECK_VALUE(
-      type.find("LBFGS") == std::string::npos && type.find("Adafactor") == std::string::npos, "zero_optimizer: ", type,
-      " needs complete gradients (norms, means of rows and columns), which no rank has. Use an elementwise optimizer. "
-      "For example, AdamW with .state_dtype = int8 needs 2 bytes per parameter over all ranks.");
-  const auto* ours = dynamic_cast<const optim::LibtorchOptimizer*>(optimizer);
-  TORCH_CHECK_VALUE(!ours || !ours->lr_tensor().defined(),
-                    "zero_optimizer: the optimizer has an lr_tensor, which schedules cannot change through the sharded "
-                    "optimizer. Set the lr of the parameter groups instead.");
-  TORCH_CHECK_VALUE(!ours || !ours->rounds_at_random(), "zero_optimizer: stochastic rounding depends on the elements ",
-                    "of complete parameters, but each rank has only shards. Use master_weights instead of ",
-                    "stochastic_rounding, or use DistributedDataParallel.");
-}
 
 /// Parameters may be split at multiples of this: in low-bit state, elements that share a scale stay together.
 int64_t block_of(const torch::optim::Optimizer& optimizer, const NamedTensors& to_shard) {
@@ -300,12 +259,6 @@ at::Tensor ShardedOptimizer::step(LossClosure closure) {
 }
 
 void ShardedOptimizer::take_gradients() {
-  if (impl_->gradients) {
-    const std::vector<bool> used = impl_->gradients->take_used();
-    for (size_t i = 0; i < used.size(); ++i) {
-      if (!used[i]) impl_->layout.places[i].piece.mutable_grad().reset();
-    }
-  }
   for (size_t i = 0; i < impl_->places.size(); ++i) {
     Place* const place = impl_->places[i];
     const at::Tensor& gradient = impl_->parameters[i].grad();
@@ -319,6 +272,12 @@ void ShardedOptimizer::take_gradients() {
                       "\" has a sparse gradient, which cannot be sharded. Set sparse(false) in the embedding to get a "
                       "dense gradient, or use a separate optimizer for it.");
     if (place->count > 0) place->piece.mutable_grad() = place->run_of(gradient);
+  }
+  if (!impl_->gradients) return;
+  // After the checks, because it forgets the gradients, which a later step() may still use.
+  const std::vector<bool> used = impl_->gradients->take_used();
+  for (size_t i = 0; i < used.size(); ++i) {
+    if (!used[i]) impl_->layout.places[i].piece.mutable_grad().reset();
   }
 }
 
@@ -426,6 +385,11 @@ void ShardedOptimizer::load_local_state(const NamedTensors& state) {
 
 namespace {
 
+/// The options of a bucket's complete parameters: its shard may be in page-locked memory of the host.
+at::TensorOptions complete_options(const Unit& unit) {
+  return unit.shard.options().device(unit.flat.device()).pinned_memory(false);
+}
+
 void unshard(ShardedOptimizer::Impl& impl) {
   const c10::NoGradGuard no_grad;
   impl.gradients.reset(), impl.sharded_parameters.reset(), impl.bucket_steps.reset();
@@ -435,9 +399,9 @@ void unshard(ShardedOptimizer::Impl& impl) {
   impl.local->state().clear();
   for (const Place& place : impl.layout.places) {
     const at::Tensor& parameter = place.parameter;
-    const at::Tensor& shard = impl.layout.units[place.unit].shard;
-    if (shard.defined())
-      at::Tensor(parameter).set_data(at::empty_strided(parameter.sizes(), parameter.strides(), shard.options()));
+    const Unit& unit = impl.layout.units[place.unit];
+    if (!unit.shard.defined()) continue;
+    at::Tensor(parameter).set_data(at::empty_strided(parameter.sizes(), parameter.strides(), complete_options(unit)));
   }
   auto parameter = impl.parameters.begin();
   for (auto& group : impl.local->param_groups()) {
@@ -723,8 +687,7 @@ void unshard_with_values(ShardedOptimizer::Impl& impl, const NamedTensors& state
   unshard(impl);
   for (const Unit& unit : impl.layout.units) {
     if (!unit.shard.defined()) continue;  // the parameters have kept their values
-    const at::TensorOptions kind = unit.shard.options().device(unit.flat.device()).pinned_memory(false);
-    const at::Tensor all = at::empty({unit.flat.numel()}, kind);
+    const at::Tensor all = at::empty({unit.flat.numel()}, complete_options(unit));
     all.narrow(0, unit.slice * impl.groups.shard.rank(), unit.slice).copy_(unit.shard);
     comm::all_gather_in_place(all, impl.groups.shard);
     for (const size_t index : unit.places) {
@@ -762,6 +725,7 @@ void create_gradients_and_steps(ShardedOptimizer::Impl& impl, const NamedTensors
 
 std::shared_ptr<ShardedOptimizer> zero_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer, const Model& model,
                                                  const comm::Group& group, const ShardOptions& options) {
+  check_same_shard_options(options, group);
   check_shardable(optimizer.get(), options);
   std::vector<at::Tensor> parameters = parameters_of(*optimizer);
   auto impl = std::make_unique<ShardedOptimizer::Impl>(

@@ -59,7 +59,7 @@ TEST(PipelineErrors, RanksThatDifferAreNamed) {
     pipeline(models::model_parts(model), group, {.schedule = one_forward_one_backward(2, group.rank() == 0 ? 2 : 4)});
   });
   for (const std::string& error : errors) {
-    EXPECT_THAT(error, HasSubstr("the ranks have different pipelines or versions"));
+    EXPECT_THAT(error, HasSubstr("the ranks have different options or versions for pipeline parallelism"));
     EXPECT_THAT(error, HasSubstr("micro_batches 4"));
   }
 }

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include "bellows/comm/group.h"
+#include "bellows/parallel/zero/zero_optimizer.h"
+
+namespace bellows::parallel {
+
+/// Checks that all ranks of the group, and those of the replicas, have the same options and versions. Collective.
+/// Throws: c10::ValueError on every rank if they differ. The message names the rank and the option
+void check_same_shard_options(const ShardOptions& options, const comm::Group& group);
+
+/// Throws: c10::ValueError if an option is out of range or needs another one, or if the optimizer is null, already
+///         sharded or not supported
+void check_shardable(const torch::optim::Optimizer* optimizer, const ShardOptions& options);
+
+}  // namespace bellows::parallel
