@@ -159,6 +159,47 @@ TEST(ZeroMisuse, FrozenParametersStayFrozen) {
     frozen.set_requires_grad(true);
     sharded.backward(0);
     EXPECT_THAT(message_of([&] { sharded.optimizer->step(); }), HasSubstr("was frozen when the optimizer was sharded"));
+    frozen.mutable_grad().reset();
+    sharded.optimizer->step();  // with the gradients of the backward pass above
+    frozen.set_requires_grad(false);
+    Sharded other(group, 2, sgd());
+    other.train(0, 1);
+    expect_equal(sharded.m.net->values(), other.m.net->values());
+  });
+}
+
+TEST(ZeroMisuse, RanksWithOtherOptionsAreNamed) {
+  const ShardOptions same{.stage = 3, .bucket_bytes = small_bucket};
+  const auto with = [&](const auto& change) {
+    ShardOptions options = same;
+    change(options);
+    return options;
+  };
+  const std::vector<std::pair<ShardOptions, std::string>> others{
+      {with([](ShardOptions& o) { o.stage = 2; }), "stage 2 on rank 1, and stage 3 on rank 0"},
+      {with([](ShardOptions& o) { o.bucket_bytes = 1; }), "bucket_bytes 1 on rank 1, and bucket_bytes 600 on rank 0"},
+      {with([](ShardOptions& o) {
+         o.units = {"a", "b"};
+       }),
+       "units {a, b} on rank 1, and units {} on rank 0"},
+      {with([](ShardOptions& o) { o.reshard_after_forward = false; }), "reshard_after_forward false on rank 1"},
+      {with([](ShardOptions& o) { o.parameter_dtype = at::kBFloat16; }), "parameter_dtype BFloat16 on rank 1"},
+      {with([](ShardOptions& o) { o.reduce_dtype = at::kFloat; }), "reduce_dtype Float on rank 1"},
+      {with([](ShardOptions& o) { o.shard_frozen = true; }), "shard_frozen true on rank 1"},
+      {with([](ShardOptions& o) { o.uninitialized = true; }), "uninitialized true on rank 1"},
+      {with([](ShardOptions& o) { o.offload_parameters = Offload::host; }), "offload_parameters host on rank 1"},
+      {with([](ShardOptions& o) { o.offload_state = Offload::file; }), "offload_state file on rank 1"},
+      {with([](ShardOptions& o) { o.weights_file = "weights"; }), "weights_file set on rank 1"}};
+  run_ranks(2, [&](const comm::Group& group) {
+    for (const auto& [options, difference] : others) {
+      NetModel m(at::kDouble, group.rank());
+      const std::vector<at::Tensor> values = m.net->values();
+      const std::string message = message_of(
+          [&] { zero_optimizer(adamw()(m.net->distinct()), m.model, group, group.rank() == 0 ? same : options); });
+      EXPECT_THAT(message, HasSubstr("different options or versions for zero_optimizer (group world)"));
+      EXPECT_THAT(message, HasSubstr(difference));
+      expect_equal(m.net->values(), values);
+    }
   });
 }
 

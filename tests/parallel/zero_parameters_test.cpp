@@ -12,6 +12,7 @@
 namespace bellows::parallel::testing::zero {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(ZeroParameters, TwoBlocksAreInMemory) {
@@ -152,6 +153,37 @@ TEST(ZeroParameters, AreUsedInLowPrecisionAndUpdatedInFull) {
   });
 }
 
+TEST(ZeroParameters, FullParametersAreNotRounded) {
+  run_ranks(2, [](const comm::Group& group) {
+    ShardedBlocks sharded(group, {.parameter_dtype = at::kBFloat16});
+    const at::Tensor weight = sharded.net->first->weight;
+    const std::vector<at::Tensor> before = values_of(Blocks(6));
+    sharded.optimizer->with_full_parameters([&] {
+      expect_equal(values_of(*sharded.net), before);
+      const c10::NoGradGuard no_grad;
+      weight.mul_(1.0 / 3);
+    });
+    EXPECT_EQ(weight.scalar_type(), at::kBFloat16);
+    EXPECT_FALSE(is_gathered(weight));
+    const at::Tensor expected = before.front() * (1.0 / 3);
+    EXPECT_TRUE(at::equal(weight.detach(), expected.to(at::kBFloat16)));
+    const auto fill_and_fail = [&] {
+      const c10::NoGradGuard no_grad;
+      weight.fill_(7);
+      throw std::runtime_error("no space");
+    };
+    EXPECT_THROW(sharded.optimizer->with_full_parameters(fill_and_fail), std::runtime_error);
+    EXPECT_EQ(weight.scalar_type(), at::kBFloat16);
+    for (const auto& [name, tensor] : comm::gather(parts_of(sharded), group)) {
+      if (name == "first.weight") EXPECT_TRUE(at::equal(tensor, expected));
+    }
+    const at::Tensor x = rows(0, group.rank(), group.size()).to(at::kBFloat16);
+    sharded.net->forward(x).square().mean().backward();  // the parameters still work in low precision
+    sharded.optimizer->step();
+    EXPECT_FALSE(at::equal(weight.detach(), expected.to(at::kBFloat16)));
+  });
+}
+
 TEST(ZeroParameters, RecomputedBlocksGatherAgain) {
   const std::vector<at::Tensor> expected = blocks_alone(4);
   run_ranks(2, [&](const comm::Group& group) {
@@ -175,8 +207,8 @@ TEST(ZeroParameters, PatternsThatMatchNothingAreExplained) {
     const auto message = [&](std::vector<std::string> units) {
       return message_of([&] { ShardedBlocks(group, {.units = std::move(units)}); });
     };
-    EXPECT_THAT(message({"block"}),
-                HasSubstr("no module with parameters matches \"block\" in `units`. Did you mean \"blocks\"?"));
+    EXPECT_THAT(message({"block"}), AllOf(HasSubstr("no module with parameters matches \"block\" in `units`."),
+                                          HasSubstr("Did you mean \"blocks\"?")));
     EXPECT_THAT(message({"blocks.*", "blocks"}),
                 HasSubstr("belongs to a module that matches \"blocks\", and to one that "
                           "matches \"blocks.*\""));

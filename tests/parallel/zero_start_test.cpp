@@ -1,9 +1,11 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "bellows/io/tensors/safetensors.h"
+#include "bellows/parallel/zero/weights_source.h"
 #include "bellows/tap/skip_initialization.h"
 #include "tests/parallel/zero_blocks.h"
 #include "tests/support/errors.h"
@@ -55,6 +57,19 @@ TEST(ZeroStart, FilesThatDoNotFitAreExplained) {
     });
     EXPECT_THAT(message, HasSubstr("\"conv.weight\" is missing. Did you mean \"conv1.weight\"?"));
     EXPECT_THAT(message, HasSubstr("\"fc.bias\" has sizes [8], but the model has [7]."));
+  });
+}
+
+TEST(ZeroStart, FilesThatAreTruncatedAreReported) {
+  const TemporaryFolder folder;
+  NetModel m;
+  io::save_safetensors(folder / "net.safetensors", m.model.named_parameters());
+  run_ranks(1, [&](const comm::Group& group) {
+    const WeightsSource weights(folder / "net.safetensors", m.model, group);
+    std::filesystem::resize_file(folder / "net.safetensors", 16);  // the last page of the file is gone
+    const auto& [name, tensor] = m.model.named_parameters().front();
+    EXPECT_THAT(message_of([&] { weights.read(name, tensor.detach()); }),
+                HasSubstr("the file changed while its weights were in use, so \"conv.weight\" cannot be read"));
   });
 }
 

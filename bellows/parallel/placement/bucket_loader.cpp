@@ -36,8 +36,7 @@ BucketLoader::BucketLoader(std::vector<WeightBucket>& buckets, const WeightFile&
     if (bucket.place != WeightPlace::host) continue;
     bucket.host = new_memory(bucket.bytes);
     if (device.is_cuda()) bucket.host = bucket.host.pin_memory();
-    read_bucket(bucket, file_, bucket.host);
-    counters_.bytes_read += bucket.bytes;
+    counters_.bytes_read += read_bucket(bucket, file_, bucket.host);
   }
   if (!buckets_.empty()) reader_ = start_thread("streamed weights", [this] { run_reader(); });
 }
@@ -69,15 +68,16 @@ void BucketLoader::run_reader() {
     const at::Tensor memory = slots_[bucket].memory;
     lock.unlock();
     std::exception_ptr error;
+    int64_t bytes = 0;
     try {
-      read_bucket(buckets_[bucket], file_, memory);
+      bytes = read_bucket(buckets_[bucket], file_, memory);
     } catch (...) {
       error = std::current_exception();
     }
     lock.lock();
     slots_[bucket].state = error ? State::failed : State::read;
     slots_[bucket].error = error;
-    counters_.bytes_read += buckets_[bucket].bytes;
+    counters_.bytes_read += bytes;
     changed_.notify_all();
   }
 }
@@ -131,7 +131,12 @@ void BucketLoader::start(size_t bucket, bool early) {
   }
   const WeightBucket& source = buckets_[bucket];
   at::Tensor memory = take_memory(source.bytes);
-  if (source.place == WeightPlace::host) memory.copy_(source.host);
+  try {
+    if (source.place == WeightPlace::host) memory.copy_(source.host);
+  } catch (...) {
+    count_memory(-source.bytes);
+    throw;
+  }
   const MutexLock lock(mutex_);
   slots_[bucket].memory = std::move(memory);
   slots_[bucket].state = source.place == WeightPlace::host ? State::read : State::reading;

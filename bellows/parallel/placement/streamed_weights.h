@@ -38,7 +38,7 @@ struct StreamedWeightsCounters {
   int64_t peak_bytes = 0;      ///< the most that resident and loaded weights have used together
   int64_t loads = 0;           ///< number of loads of a module
   int64_t prefetched = 0;      ///< number of loads that started before the module was used
-  int64_t bytes_read = 0;      ///< bytes read from the file since the constructor
+  int64_t bytes_read = 0;      ///< bytes of streamed weights that were read from the file, without failed reads
 };
 
 /// Runs a model whose weights do not fit into memory. The device map keeps some modules in memory. The weights of all

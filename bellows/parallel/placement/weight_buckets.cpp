@@ -101,8 +101,14 @@ WeightBucket make_bucket(const MappedModule& module, const std::vector<const Wei
   return bucket;
 }
 
-void read_bucket(const WeightBucket& bucket, const WeightFile& file, const at::Tensor& buffer) {
-  for (const WeightBucket::Part& part : bucket.parts) file.read(*part.source.entry, part.view_of(buffer));
+int64_t read_bucket(const WeightBucket& bucket, const WeightFile& file, const at::Tensor& buffer) {
+  uint64_t bytes = 0;
+  for (const WeightBucket::Part& part : bucket.parts) {
+    const io::SafetensorsEntry& entry = *part.source.entry;
+    file.read(entry, part.view_of(buffer));
+    bytes += entry.end - entry.begin;
+  }
+  return static_cast<int64_t>(bytes);
 }
 
 }  // namespace bellows::parallel

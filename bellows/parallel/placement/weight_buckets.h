@@ -50,6 +50,7 @@ WeightBucket make_bucket(const MappedModule& module, const std::vector<const Wei
 
 /// Reads all values of a bucket.
 /// Params: buffer – [bytes], uint8, on the CPU
-void read_bucket(const WeightBucket& bucket, const WeightFile& file, const at::Tensor& buffer);
+/// Returns: the number of bytes that were read from the file
+int64_t read_bucket(const WeightBucket& bucket, const WeightFile& file, const at::Tensor& buffer);
 
 }  // namespace bellows::parallel

@@ -34,7 +34,7 @@ class GradientShards final : public ShardedGradients {
   ///         file – for the gradients of the shards; null: they are in memory
   GradientShards(Layout& layout, const ShardGroups& groups, const comm::Group& all,
                  std::optional<at::ScalarType> dtype = {}, std::shared_ptr<BucketFile> file = nullptr);
-  ~GradientShards() override = default;
+  virtual ~GradientShards() = default;
   GradientShards(const GradientShards&) = delete;
   GradientShards& operator=(const GradientShards&) = delete;
 

@@ -103,7 +103,8 @@ std::vector<std::string> modules_of(const NamedTensors& parameters, const std::v
       matched_by[i] = &pattern;
       result[i] = std::move(module);
     }
-    TORCH_CHECK_VALUE(matches, "zero_optimizer: no module with parameters matches \"", pattern, "\" in `units`.",
+    TORCH_CHECK_VALUE(matches, "zero_optimizer: no module with parameters matches \"", pattern,
+                      "\" in `units`. A tied weight belongs only to the module of its first name.",
                       did_you_mean(pattern, all_modules(parameters)));
   }
   return result;

@@ -30,7 +30,9 @@ struct ShardOptions {
   /// stage 3, two buckets of complete parameters are in memory, so smaller buckets need less memory.
   int64_t bucket_bytes = 25 << 20;
   /// Patterns for names of modules, such as "layers.*". The parameters of each module that matches are one bucket of any
-  /// size. `*` matches any text. The other parameters are in buckets of `bucket_bytes`.
+  /// size. `*` matches any text, `?` one character, and `[abc]` one of these characters; `\` before such a character
+  /// matches the character itself. The other parameters are in buckets of `bucket_bytes`. A tied weight belongs to the
+  /// module of its first name.
   std::vector<std::string> units = {};
   /// Stage 3: frees parameters in forward, and gathers them again in backward. If false, complete parameters stay in
   /// memory between forward and backward, and each step sends a third less.
@@ -128,13 +130,13 @@ struct SavedTensor {
 ///           bit-identical for the same gradients (tests/parallel/zero_low_bit_test.cpp). Offloading does not change any
 ///           bit (tests/parallel/zero_offload_test.cpp)
 /// Cost:     for n bytes of parameters and W ranks, the state takes 1/W of its size in one process (2 n bytes for
-///           AdamW). Gradients take n bytes in stage 1. In stage 2, they take n/W bytes, plus up to four buckets for
-///           the exchange and one that is being filled. Each step sends (W - 1)/W · n bytes; in stage 2, each
-///           backward() sends the same amount again. In stage 3, parameters take n/W bytes, plus two buckets. Each
-///           forward, each backward and each exchange of gradients sends (W - 1)/W · n bytes. The check of each operator
-///           takes about 0.4 µs. With Offload::file, each forward and each backward read the shards of parameters once.
-///           Each step reads and writes all offloaded data once
-/// Threads:  one thread at a time; in stage 2, backward() calls collectives on a separate group
+///           AdamW). Gradients take n bytes in stage 1. In stages 2 and 3, they take n/W bytes, plus up to four buckets
+///           for the exchange, one that is being filled, and those that wait for an earlier one (docs/limitations.md).
+///           Each step sends (W - 1)/W · n bytes; in stage 2, each backward() sends the same amount again. In stage 3,
+///           parameters take n/W bytes, plus two buckets. Each forward, each backward and each exchange of gradients
+///           sends (W - 1)/W · n bytes. The check of each operator takes about 0.4 µs. With Offload::file, each forward
+///           and each backward read the shards of parameters once. Each step reads and writes all offloaded data once
+/// Threads:  one thread at a time; in stages 2 and 3, backward() calls collectives on separate groups
 /// Ref:      arXiv:1910.02054; torch.distributed.optim.ZeroRedundancyOptimizer; torch.distributed.fsdp.fully_shard (FSDP2)
 class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep, public NamedState {
  public:
@@ -144,8 +146,9 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
 
   /// Runs a step and gathers the updated parameters. Collective.
   /// Throws: c10::ValueError if a gradient is sparse, or if it belongs to a parameter that was frozen when the
-  ///         optimizer was sharded (stage 2). c10::Error if an earlier backward() or step() ended with an error.
-  ///         Exceptions of the underlying optimizer are passed on
+  ///         optimizer was sharded (stages 2 and 3). The gradients then stay, so that you can call the function again.
+  ///         c10::Error if an earlier backward() or step() ended with an error. Exceptions of the underlying optimizer
+  ///         are passed on
   at::Tensor step(LossClosure closure = nullptr) override;
 
   bool takes_grad_scale() const override;
@@ -187,7 +190,9 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
   /// Frees gathered parameters. In stages 1 and 2, nothing happens.
   void release_parameters();
   /// Calls `body` with complete parameters, for example to save, initialize or overwrite them. All ranks must make the
-  /// same changes. If `body` throws in stage 3, its changes are lost. Collective.
+  /// same changes. If `body` throws in stage 3, its changes are lost. Inside `body`, parameters have the dtype of the
+  /// shards instead of `parameter_dtype`, so nothing is rounded. Collective.
+  /// Cost: memory for all parameters on every rank, in the dtype of the shards
   void with_full_parameters(const std::function<void()>& body);
 
   /// Returns the sizes of this rank's files, after all waiting data are written. The sizes are 0 without files.
@@ -229,8 +234,9 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
 ///                     low-bit state, or any optimizer of torch::optim except LBFGS. Optimizers that need norms or
 ///                     means of complete parameters (LARS, LAMB, Adafactor) and stochastic_rounding are not supported
 ///         model – the model that owns the parameters. It may contain other parameters, too
-/// Throws: c10::ValueError if the ranks' parameters differ (the message names one of them), if an option is out of
-///         range, or if a pattern in `units` matches no module (the message suggests one). It is also thrown if the
+/// Throws: c10::ValueError, before anything changes, if the ranks' parameters, options or versions of Bellows or libtorch
+///         differ (the message names the rank and the difference). Paths may differ. It is also thrown if an option is
+///         out of range, or if a pattern in `units` matches no module (the message suggests one). It is also thrown if the
 ///         parameters belong to another model or to amp::MasterWeights, and if the optimizer is not supported: LBFGS,
 ///         Adafactor, lr_tensor, stochastic_rounding, or low-bit state of a parameter that is not row-major. With
 ///         `offload_state` = file, it is also thrown for optimizers without state and for user-defined classes.

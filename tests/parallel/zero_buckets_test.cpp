@@ -1,0 +1,95 @@
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <memory>
+#include <vector>
+
+#include "tests/parallel/zero_blocks.h"
+
+// The order in which ZeRO-2 exchanges the buckets of gradients.
+namespace bellows::parallel::testing::zero {
+namespace {
+
+constexpr int64_t chain_layers = 6, chain_width = 8, chain_steps = 4;
+
+/// A chain of layers, and a layer beside it whose bucket is the first one in the layout. Not all ranks use it.
+struct SideChain final : torch::nn::Module {
+  SideChain() {
+    for (int64_t i = 0; i < chain_layers; ++i) chain->push_back(torch::nn::Linear(chain_width, chain_width));
+    register_module("chain", chain);
+    register_module("side", side);
+    to(at::kDouble);
+    const c10::NoGradGuard no_grad;
+    double seed = 0;
+    for (const at::Tensor& parameter : parameters()) parameter.copy_(made_up(parameter.sizes(), at::kDouble, ++seed));
+  }
+  /// Params: on_first – called with the first layer's output
+  at::Tensor loss(int64_t step, int64_t rank, bool uses_side, const std::function<void(const at::Tensor&)>& on_first) {
+    at::Tensor x = rows(step, rank, 2);
+    for (const auto& layer : *chain) {
+      x = at::tanh(layer->as<torch::nn::Linear>()->forward(x));
+      if (layer == *chain->begin()) on_first(x);
+    }
+    return (uses_side ? x + side(x) : x).square().mean();
+  }
+  std::vector<at::Tensor> values() const {
+    std::vector<at::Tensor> result;
+    for (const at::Tensor& parameter : parameters()) result.push_back(parameter.detach().clone());
+    return result;
+  }
+
+  torch::nn::ModuleList chain;
+  torch::nn::Linear side = torch::nn::Linear(chain_width, chain_width);
+};
+
+bool uses_side(int64_t rank, int64_t users) {
+  return rank < users;
+}
+
+std::vector<at::Tensor> chain_alone(int64_t users) {
+  const auto net = std::make_shared<SideChain>();
+  const OptimizerPtr optimizer = sgd()(net->parameters());
+  for (int64_t step = 0; step < chain_steps; ++step) {
+    optimizer->zero_grad();
+    at::Tensor sum = at::zeros({}, at::kDouble);
+    for (const int64_t rank : {0, 1}) sum = sum + net->loss(step, rank, uses_side(rank, users), [](const auto&) {});
+    (sum / 2).backward();
+    optimizer->step();
+  }
+  return net->values();
+}
+
+int64_t bytes_scattered(const comm::Group& group) {
+  const auto traffic = comm::traffic(group);
+  const auto found = traffic.find("reduce_scatter");
+  return found == traffic.end() ? 0 : found->second.bytes;
+}
+
+TEST(ZeroBuckets, AnIncompleteBucketHoldsUpTheOthersOnlyInTheFirstStep) {
+  for (const int64_t users : {0, 1}) {
+    SCOPED_TRACE(users);
+    const std::vector<at::Tensor> expected = chain_alone(users);
+    run_ranks(2, [&](const comm::Group& group) {
+      const auto net = std::make_shared<SideChain>();
+      const auto optimizer =
+          zero_optimizer(sgd()(net->parameters()), Model::of(net), group, {.stage = 2, .bucket_bytes = 1});
+      const bool uses = uses_side(group.rank(), users);
+      for (int64_t step = 0; step < chain_steps; ++step) {
+        optimizer->zero_grad();
+        const int64_t before = bytes_scattered(group);
+        int64_t sent = -1;  // before the gradients of the first layer are computed
+        net->loss(step, group.rank(), uses,
+                  [&](const at::Tensor& first) {
+                    first.register_hook([&](const at::Tensor&) { sent = bytes_scattered(group) - before; });
+                  })
+            .backward();
+        EXPECT_EQ(sent > 0, step > 0 || uses) << "step " << step;
+        optimizer->step();
+      }
+      expect_close(net->values(), expected, 1e-9);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace bellows::parallel::testing::zero
