@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -24,13 +25,13 @@ struct SideChain final : torch::nn::Module {
     for (const at::Tensor& parameter : parameters()) parameter.copy_(made_up(parameter.sizes(), at::kDouble, ++seed));
   }
   /// Params: on_first – called with the first layer's output
-  at::Tensor loss(int64_t step, int64_t rank, bool uses_side, const std::function<void(const at::Tensor&)>& on_first) {
+  at::Tensor loss(int64_t step, int64_t rank, bool with_side, const std::function<void(const at::Tensor&)>& on_first) {
     at::Tensor x = rows(step, rank, 2);
     for (const auto& layer : *chain) {
       x = at::tanh(layer->as<torch::nn::Linear>()->forward(x));
       if (layer == *chain->begin()) on_first(x);
     }
-    return (uses_side ? x + side(x) : x).square().mean();
+    return (with_side ? x + side(x) : x).square().mean();
   }
   std::vector<at::Tensor> values() const {
     std::vector<at::Tensor> result;
