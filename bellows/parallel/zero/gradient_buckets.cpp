@@ -30,8 +30,8 @@ GradientShards::GradientShards(Layout& layout, const ShardGroups& groups, const 
       index_in_unit_(layout.trained_places),
       buffers_(layout.trained_units),
       order_(layout.trained_units),
-      positions_(layout.trained_units),
-      used_(layout.trained_places) {
+      used_(layout.trained_places),
+      incomplete_(layout.trained_units) {
   std::iota(order_.begin(), order_.end(), size_t{0});
   std::vector<std::pair<at::Tensor, at::Tensor>> parts;
   parts.reserve(layout.trained_places);
@@ -114,7 +114,7 @@ void GradientShards::put(size_t place, const at::Tensor& gradient) {
   view.copy_(gradient);
   came = true;
   used_[place] = true;
-  if (--buffer.missing == 0) positions_[where.unit] = std::max(positions_[where.unit], completed_++);
+  --buffer.missing;
 }
 
 void GradientShards::send_next() {
@@ -125,11 +125,10 @@ void GradientShards::send_next() {
   const auto adds = [&](size_t place) { return layout_.places[place].piece.grad().defined(); };
   if (file_ && std::any_of(unit.places.begin(), unit.places.end(), adds)) file_->fetch(index);
   Buffer& buffer = buffers_[index];
-  const bool incomplete = !buffer.flat.defined() || buffer.missing > 0;
-  if (incomplete) positions_[index] = static_cast<int64_t>(order_.size());
+  if (!buffer.flat.defined() || buffer.missing > 0) incomplete_[index] = true;
   if (!buffer.flat.defined()) {
     buffer.flat = at::zeros(unit.flat.sizes(), options_of(unit));
-  } else if (incomplete) {
+  } else if (buffer.missing > 0) {
     for (size_t i = 0; i < unit.places.size(); ++i) {
       if (!buffer.came[i]) layout_.places[unit.places[i]].view_of(buffer.flat).zero_();
     }
@@ -192,24 +191,22 @@ void GradientShards::end() {
   while (!under_way_.empty()) keep_oldest();
   keep_averaged();
   next_ = 0;
-  completed_ = 0;
   open_ = false;
   backward_ = -1;
 }
 
 std::vector<bool> GradientShards::take_used() {
   check_ended("ShardedOptimizer::step");
-  const auto parameters = static_cast<int64_t>(used_.size()), buckets = static_cast<int64_t>(order_.size());
-  at::Tensor numbers = at::empty({parameters + buckets}, at::kLong);
-  auto* const flags = numbers.mutable_data_ptr<int64_t>();
-  auto* const positions = std::copy(used_.begin(), used_.end(), flags);
-  std::copy(positions_.begin(), positions_.end(), positions);
-  comm::all_reduce(numbers, all_, comm::Reduce::max);
+  at::Tensor flags = at::empty({static_cast<int64_t>(used_.size() + incomplete_.size())}, at::kByte);
+  auto* const used = flags.mutable_data_ptr<uint8_t>();
+  auto* const incomplete = std::copy(used_.begin(), used_.end(), used);
+  std::copy(incomplete_.begin(), incomplete_.end(), incomplete);
+  comm::all_reduce(flags, all_, comm::Reduce::max);
   std::iota(order_.begin(), order_.end(), size_t{0});
-  std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return positions[a] < positions[b]; });
+  std::stable_partition(order_.begin(), order_.end(), [&](size_t bucket) { return incomplete[bucket] == 0; });
   used_.assign(used_.size(), false);
-  positions_.assign(positions_.size(), 0);
-  return std::vector<bool>(flags, positions);
+  incomplete_.assign(incomplete_.size(), false);
+  return std::vector<bool>(used, incomplete);
 }
 
 }  // namespace bellows::parallel

@@ -22,10 +22,9 @@ namespace bellows::parallel {
 /// each rank adds its slice of the mean to the gradients of its shards (Place::piece). With hybrid sharding, the slice is
 /// then averaged over the replicas.
 ///
-/// All ranks send the buckets in the same order. In the first step, it is the order of the layout. Later, it is the order
-/// in which the buckets became complete in the previous step, by the slowest rank of each bucket. Buckets that were
-/// incomplete on any rank come last, so that they do not hold up the others. At the end of backward, incomplete buckets
-/// are sent with zeros for missing gradients. At most two buckets are in flight, and one slice between the replicas.
+/// All ranks send the buckets in the same order, which is that of the layout. Buckets that were incomplete on any rank in
+/// the previous step come last, so that they do not hold up the others. At the end of backward, incomplete buckets are
+/// sent with zeros for missing gradients. At most two buckets are in flight, and one slice between the replicas.
 /// Threads: the hooks run on autograd's threads. Call all other functions on one thread, and not during backward
 class GradientShards final : public ShardedGradients {
  public:
@@ -85,14 +84,11 @@ class GradientShards final : public ShardedGradients {
   std::optional<UnderWay> averaging_ BELLOWS_GUARDED_BY(mutex_);  ///< over the replicas
   std::vector<size_t> order_ BELLOWS_GUARDED_BY(mutex_);          ///< buckets in the order in which they are sent
   size_t next_ BELLOWS_GUARDED_BY(mutex_) = 0;                    ///< index in order_ of the next bucket to send
-  int64_t completed_ BELLOWS_GUARDED_BY(mutex_) = 0;  ///< number of buckets that became complete in this backward
-  /// For each bucket: how many others became complete before it, and the number of all buckets if it stayed incomplete.
-  /// The maximum since the last step.
-  std::vector<int64_t> positions_ BELLOWS_GUARDED_BY(mutex_);
-  bool open_ BELLOWS_GUARDED_BY(mutex_) = false;         ///< gradients have arrived, and backward has not yet ended
-  int64_t backward_ BELLOWS_GUARDED_BY(mutex_) = -1;     ///< ID of the current backward pass
-  std::weak_ptr<int> alive_ BELLOWS_GUARDED_BY(mutex_);  ///< expires when the current backward ends for any reason
-  std::vector<bool> used_ BELLOWS_GUARDED_BY(mutex_);
+  bool open_ BELLOWS_GUARDED_BY(mutex_) = false;             ///< gradients have arrived, and backward has not yet ended
+  int64_t backward_ BELLOWS_GUARDED_BY(mutex_) = -1;         ///< ID of the current backward pass
+  std::weak_ptr<int> alive_ BELLOWS_GUARDED_BY(mutex_);      ///< expires when the current backward ends for any reason
+  std::vector<bool> used_ BELLOWS_GUARDED_BY(mutex_);        ///< for each trained parameter, since the last step
+  std::vector<bool> incomplete_ BELLOWS_GUARDED_BY(mutex_);  ///< for each bucket: was sent without a gradient
   std::vector<std::unique_ptr<tap::GradientTap>> taps_;
   std::unique_ptr<ShardedGradientsEntry> entry_;
 };

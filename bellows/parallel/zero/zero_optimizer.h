@@ -115,7 +115,8 @@ struct SavedTensor {
 ///
 /// A parameter that has no gradient on any rank is not updated. If only some ranks have a gradient, the gradient counts
 /// as zero on the other ranks. If backward() itself calls collectives (SyncBatchNorm), parameters that only some ranks
-/// use must be in the last two buckets. Stage 1 does not have this limit.
+/// use must be in the last two buckets, and each other parameter must be used in all steps or in none. Stage 1 does not
+/// have these limits.
 ///
 /// Offloading to a file (Offload::file): step() updates one bucket after another. Shards are read ahead of their use and
 /// removed from memory after it. Scales of low-bit state, buckets in use and other model data stay in memory. Code that
