@@ -234,6 +234,22 @@ TEST(StreamedWeights, WeightsInHostMemoryGiveTheSameResults) {
   EXPECT_LE(weights.counters().bytes_read - before, (3 * 3 + 1) * layer_bytes(width)) << "only those on disk";
 }
 
+TEST(StreamedWeights, CountsTheBytesOfTheFile) {
+  constexpr int64_t width = 64;
+  const TemporaryFolder folder;
+  const Model model = linear_stack(6, width);
+  save_weights(model, folder / "stack.safetensors");
+  Model half = model;
+  half.to(at::kBFloat16);
+  const StreamedWeights weights(half, {.file = folder / "stack.safetensors", .memory_bytes = layer_bytes(width)});
+  const no_grad no_graph;
+  for (int pass = 0; pass < 4; ++pass) weights.model().forward(at::rand({3, width}, at::kBFloat16));
+  const StreamedWeightsCounters counters = weights.counters();
+  EXPECT_GT(counters.loads, 8);
+  EXPECT_LE(counters.bytes_read, counters.loads * layer_bytes(width));
+  EXPECT_GE(counters.bytes_read, (counters.loads - 2) * layer_bytes(width)) << "two may still be read";
+}
+
 /// Anonymous memory of this process in MiB.
 int64_t anonymous_memory_mb() {
   std::ifstream status("/proc/self/status");
