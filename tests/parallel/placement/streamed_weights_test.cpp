@@ -239,9 +239,8 @@ TEST(StreamedWeights, CountsTheBytesOfTheFile) {
   const TemporaryFolder folder;
   const Model model = linear_stack(6, width);
   save_weights(model, folder / "stack.safetensors");
-  Model half = model;
-  half.to(at::kBFloat16);
-  const StreamedWeights weights(half, {.file = folder / "stack.safetensors", .memory_bytes = layer_bytes(width)});
+  model.to(at::kBFloat16);
+  const StreamedWeights weights(model, {.file = folder / "stack.safetensors", .memory_bytes = layer_bytes(width)});
   const no_grad no_graph;
   for (int pass = 0; pass < 4; ++pass) weights.model().forward(at::rand({3, width}, at::kBFloat16));
   const StreamedWeightsCounters counters = weights.counters();
