@@ -12,6 +12,7 @@
 #include "bellows/checkpoint/folder.h"
 #include "bellows/core/seed.h"
 #include "tests/checkpoint/support.h"
+#include "tests/support/slow_tests.h"
 
 namespace bellows::checkpoint {
 
@@ -21,8 +22,7 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 int64_t kills() {
-  const char* slow = std::getenv("BELLOWS_SLOW");
-  return slow && std::string(slow) == "1" ? 100 : 3;
+  return slow_tests() ? 100 : 3;
 }
 
 /// The processes of one job.

@@ -13,6 +13,7 @@
 #include "bellows/system/file.h"
 #include "failure.h"
 #include "process.h"
+#include "tests/support/slow_tests.h"
 
 namespace bellows::cli {
 
@@ -183,8 +184,7 @@ TEST_P(KilledPack, GoesOnWhereItWas) {
   ASSERT_EQ(run_bellows(pack_arguments(GetParam(), whole)).exit_code, 0);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
 
-  const char* slow = std::getenv("BELLOWS_SLOW");
-  const int kills = slow && std::string(slow) == "1" ? 100 : 4;
+  const int kills = slow_tests() ? 100 : 4;
   const char* given = std::getenv("BELLOWS_KILL_SEED");
   const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
   RecordProperty("seed", std::to_string(seed));

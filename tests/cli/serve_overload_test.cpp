@@ -13,6 +13,7 @@
 
 #include "tests/cli/process.h"
 #include "tests/serve/raw_client.h"
+#include "tests/support/slow_tests.h"
 
 namespace bellows::cli {
 
@@ -246,7 +247,7 @@ TEST(ServeOverload, AnswersAllRequestsWithTheSameBits) {
   for (int client = 0; client < client_count; ++client) threads.emplace_back([&, client] { load.ask(client); });
   threads.emplace_back([&] { load.ask_slowly(); });
   threads.emplace_back([&] { replace_versions(folder, port, load, reloads); });
-  const bool slow = std::getenv("BELLOWS_SLOW") != nullptr;
+  const bool slow = slow_tests();
   const auto start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   const double seconds = slow ? 600 : 4;

@@ -13,6 +13,7 @@
 
 #include "process.h"
 #include "tests/support/http_server.h"
+#include "tests/support/slow_tests.h"
 
 namespace bellows::cli {
 
@@ -136,8 +137,7 @@ constexpr double generous_s = 30;  // for a single run on a machine that is busy
 
 /// Ten signals a verb, 100 in the slow tests.
 int64_t signals_to_send() {
-  const char* slow = std::getenv("BELLOWS_SLOW");
-  return slow && std::string(slow) != "0" ? 100 : 10;
+  return slow_tests() ? 100 : 10;
 }
 
 /// Trains on a URL with a cache of its own.

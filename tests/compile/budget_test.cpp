@@ -11,6 +11,7 @@
 #include "tests/graph/random_program.h"
 #include "tests/graph/training.h"
 #include "tests/models/small_models.h"
+#include "tests/support/slow_tests.h"
 
 namespace bellows::compile_detail::testing {
 namespace {
@@ -182,9 +183,7 @@ TEST(MemoryBudget, RejectsOtherNumbers) {
 
 [[maybe_unused]] const int budget_seed =
     setenv("RC_PARAMS",
-           std::getenv("BELLOWS_SLOW") ? "seed=20261123 max_success=300 max_size=60"
-                                       : "seed=20261123 max_success=30 max_size=60",
-           0);
+           slow_tests() ? "seed=20261123 max_success=300 max_size=60" : "seed=20261123 max_success=30 max_size=60", 0);
 
 RC_GTEST_PROP(GeneratedProgramsUnderABudget, KeepTheirValues, ()) {
   const auto instructions =

@@ -5,6 +5,7 @@
 #include "bellows/tap/deferral.h"
 #include "tests/compile/distance.h"
 #include "tests/graph/random_program.h"
+#include "tests/support/slow_tests.h"
 
 namespace bellows::compile_detail::testing {
 namespace {
@@ -14,10 +15,9 @@ using graph::testing::Program;
 using graph::testing::Region;
 
 /// A few programs, the same in each run; RC_PARAMS in the environment asks for others.
-[[maybe_unused]] const int fixed_seed = setenv("RC_PARAMS",
-                                               std::getenv("BELLOWS_SLOW") ? "seed=20261123 max_success=300 max_size=60"
-                                                                           : "seed=20261123 max_success=30 max_size=60",
-                                               0);
+[[maybe_unused]] const int fixed_seed =
+    setenv("RC_PARAMS",
+           slow_tests() ? "seed=20261123 max_success=300 max_size=60" : "seed=20261123 max_success=30 max_size=60", 0);
 
 // Branches on data are left out, as rounding may take another one. A quarter runs without what changes bits.
 RC_GTEST_PROP(GeneratedPrograms, LeaveNearlyTheSameValues, ()) {

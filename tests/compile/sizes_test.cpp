@@ -10,6 +10,7 @@
 #include "bellows/compile.h"
 #include "bellows/compile/codegen/function_family.h"
 #include "bellows/compile/codegen/marked_text.h"
+#include "tests/support/slow_tests.h"
 
 namespace bellows::compile_detail::testing {
 namespace {
@@ -223,7 +224,7 @@ void expect_three_compilations(const std::vector<TokenBatch>& batches) {
 }
 
 int count_of_batches(int usual) {
-  return std::getenv("BELLOWS_SLOW") ? 200 : usual;
+  return slow_tests() ? 200 : usual;
 }
 
 /// Lengths from 10 to 209. They include all factors of the network's width, for which loops could be merged.

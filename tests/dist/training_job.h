@@ -11,6 +11,7 @@
 
 #include "bellows/checkpoint/saved_checkpoint.h"
 #include "tests/cli/process.h"
+#include "tests/support/slow_tests.h"
 
 /// Jobs of training_rank under `bellows launch`.
 namespace bellows::testing {
@@ -80,11 +81,6 @@ inline std::vector<int> processes_of(const std::string& folder) {
 inline void expect_no_process_left(const std::string& folder) {
   for (int i = 0; i < 100 && !processes_of(folder).empty(); ++i) usleep(20'000);
   EXPECT_EQ(processes_of(folder), std::vector<int>());
-}
-
-inline bool slow_tests() {
-  const char* slow = std::getenv("BELLOWS_SLOW");
-  return slow && std::string(slow) == "1";
 }
 
 }  // namespace bellows::testing

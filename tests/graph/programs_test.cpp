@@ -1,4 +1,5 @@
 #include "tests/graph/random_program.h"
+#include "tests/support/slow_tests.h"
 
 namespace bellows::graph::testing {
 namespace {
@@ -6,9 +7,7 @@ namespace {
 /// Programs of up to 60 instructions, the same in each run; RC_PARAMS in the environment asks for others.
 [[maybe_unused]] const int fixed_seed =
     setenv("RC_PARAMS",
-           std::getenv("BELLOWS_SLOW") ? "seed=20261122 max_success=300 max_size=60"
-                                       : "seed=20261122 max_success=100 max_size=60",
-           0);
+           slow_tests() ? "seed=20261122 max_success=300 max_size=60" : "seed=20261122 max_success=100 max_size=60", 0);
 
 RC_GTEST_PROP(RegionPrograms, LeaveTheSameBits, ()) {
   const auto instructions = *rc::gen::container<std::vector<Instruction>>(instruction());

@@ -12,6 +12,7 @@
 #include "tests/parallel/ddp_models.h"
 #include "tests/parallel/ranks.h"
 #include "tests/support/failing_allocation.h"
+#include "tests/support/slow_tests.h"
 
 namespace bellows::parallel::testing {
 namespace {
@@ -108,12 +109,6 @@ std::vector<std::vector<at::Tensor>> weights_of_whole_steps(int stage) {
   return allowed;
 }
 
-/// All of the first 300 allocations in a slow run, else a part of them.
-bool is_thorough() {
-  const char* slow = std::getenv("BELLOWS_SLOW");
-  return slow && *slow;
-}
-
 /// Allocations up to the 300th, at first each and then each fifth, on the same connections, made anew after a rank reported an error of its own.
 void fail_each_allocation_on_both(int stage) {
   const auto allowed = weights_of_whole_steps(stage);
@@ -134,7 +129,7 @@ void fail_each_allocation_on_both(int stage) {
             if (group.rank() == 0) {
               SCOPED_TRACE(c10::str("ZeRO stage ", stage, ", allocation ", k));
               expect_no_silent_divergence(ends, allowed);
-              next = ends[1].fired ? k + (k < 30 || is_thorough() ? 1 : 5) : 301;
+              next = ends[1].fired ? k + (k < 30 || slow_tests() ? 1 : 5) : 301;
             }
             both.arrive_and_wait();
           }
@@ -151,7 +146,7 @@ TEST(FailedAllocations, OnBothRanksDivergeNone) {
 TEST(FailedAllocations, OnOneRankDivergeNoneSilently) {
   for (const int stage : {0, 1, 2}) {
     const auto allowed = weights_of_whole_steps(stage);
-    for (int64_t k = 1; k <= 300; k += is_thorough() ? 1 : 23) {
+    for (int64_t k = 1; k <= 300; k += slow_tests() ? 1 : 23) {
       SCOPED_TRACE(c10::str("ZeRO stage ", stage, ", allocation ", k));
       const std::vector<Ended> ends = train(stage, {.k = k, .failing = 1});
       expect_no_silent_divergence(ends, allowed);

@@ -16,6 +16,7 @@
 #include "bellows/checkpoint/folder.h"
 #include "bellows/core/seed.h"
 #include "tests/cli/process.h"
+#include "tests/support/slow_tests.h"
 #include "tests/train/folder_watch.h"
 
 namespace bellows::train {
@@ -75,11 +76,6 @@ std::vector<std::string> arguments(const Case& setup, const std::string& folder)
 uint64_t first_seed() {
   const char* given = std::getenv("BELLOWS_KILL_SEED");
   return given ? std::strtoull(given, nullptr, 10) : std::random_device()();
-}
-
-bool all_kills() {
-  const char* slow = std::getenv("BELLOWS_SLOW");
-  return slow && std::string(slow) == "1";
 }
 
 /// A random moment: at the start of the process, around a save, or anywhere between two saves.
@@ -237,7 +233,7 @@ TEST_P(KillTest, EveryResumeEndsWithTheBitsOfTheRunThatWasNotKilled) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const int64_t steps = Folder(whole).newest().value().step;
   uint64_t seed = first_seed();
-  const int wanted = all_kills() ? setup.slow_kills : setup.kills;
+  const int wanted = slow_tests() ? setup.slow_kills : setup.kills;
   for (int kills = 0, run = 0; kills < wanted && !HasFailure(); ++run) {
     const std::string folder = scratch / c10::str("run-", run);
     KilledRun killed(setup, folder, steps);

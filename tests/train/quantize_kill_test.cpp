@@ -12,6 +12,7 @@
 #include "bellows/core/seed.h"
 #include "bellows/system/file.h"
 #include "tests/cli/process.h"
+#include "tests/support/slow_tests.h"
 
 namespace bellows::train {
 
@@ -70,8 +71,7 @@ std::string content_of(const std::string& file) {
 }
 
 int kills_wanted() {
-  const char* slow = std::getenv("BELLOWS_SLOW");
-  return slow && std::string(slow) == "1" ? 60 : 5;
+  return slow_tests() ? 60 : 5;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "bellows/core/seed.h"
+#include "tests/support/slow_tests.h"
 #include "tests/train/parallel/rank_processes.h"
 
 namespace bellows::train {
@@ -145,11 +146,9 @@ class KilledRanksTest : public testing::TestWithParam<KilledRanks> {};
 /// Set BELLOWS_KILL_SEED to have the same moments again.
 TEST_P(KilledRanksTest, EndWithTheBitsOfTheRunThatWasNotKilled) {
   const KilledRanks& setup = GetParam();
-  const char* slow = std::getenv("BELLOWS_SLOW");
   const char* given = std::getenv("BELLOWS_KILL_SEED");
   RandomStream random(given ? std::strtoull(given, nullptr, 10) : std::random_device()());
-  const bool all = slow && std::string(slow) == "1";
-  expect_kills_change_nothing(setup.settings, setup.ranks, all ? setup.slow_kills : setup.kills, random);
+  expect_kills_change_nothing(setup.settings, setup.ranks, slow_tests() ? setup.slow_kills : setup.kills, random);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -11,6 +11,7 @@
 
 #include "bellows/data/order/labels.h"
 #include "tests/data/order/order_support.h"
+#include "tests/support/slow_tests.h"
 
 namespace bellows::data::testing {
 namespace {
@@ -120,8 +121,7 @@ void kill_often(const std::string& name, const Dataset& data, int least) {
 TEST(KilledLoaders, GoOnInAnotherWorldWithExactlyTheRest) {
   const Dataset digits = data::open(kDigits, {.split = "train"}).normalize();
   const std::vector<int64_t> labels = read_labels(*digits.source());
-  const char* slow = std::getenv("BELLOWS_SLOW");
-  const int least = slow && std::string(slow) == "1" ? 60 : 3;
+  const int least = slow_tests() ? 60 : 3;
   kill_often("shuffled", digits.shuffle(1), least);
   kill_often("page_shuffled", digits.order(page_shuffled({.lanes = 4, .run = 4}), 1), least);
   kill_often("class_balanced", digits.order(class_balanced(labels), 1), least);
@@ -153,8 +153,7 @@ int64_t peak_bytes(const F& body) {
 }
 
 TEST(Order, NeedsAtMostEightBytesASample) {
-  const char* slow = std::getenv("BELLOWS_SLOW");
-  const int64_t n = slow && std::string(slow) == "1" ? 100'000'000 : 4'000'000;
+  const int64_t n = slow_tests() ? 100'000'000 : 4'000'000;
   const auto source = uneven_blocks(n);
   for (const auto& [name, order, bytes] :
        std::vector<std::tuple<std::string, OrderPtr, int64_t>>{{"sequential", sequential(), 0},

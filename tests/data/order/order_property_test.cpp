@@ -10,15 +10,14 @@
 
 #include "bellows/data/order/packing.h"
 #include "tests/data/order/order_support.h"
+#include "tests/support/slow_tests.h"
 
 namespace bellows::data::testing {
 namespace {
 
 // The same cases in each run; BELLOWS_SLOW makes ten times as many, RC_PARAMS in the environment overrides both.
 const int configured = [] {
-  const char* slow = std::getenv("BELLOWS_SLOW");
-  const bool many = slow && std::string(slow) == "1";
-  return setenv("RC_PARAMS", many ? "seed=6 max_success=1000" : "seed=6 max_success=100", /*overwrite=*/0);
+  return setenv("RC_PARAMS", slow_tests() ? "seed=6 max_success=1000" : "seed=6 max_success=100", /*overwrite=*/0);
 }();
 
 template <class T>

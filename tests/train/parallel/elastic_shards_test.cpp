@@ -15,6 +15,7 @@
 #include "bellows/train/run/rank_changes.h"
 #include "tests/cli/process.h"
 #include "tests/support/errors.h"
+#include "tests/support/slow_tests.h"
 #include "tests/train/parallel/elastic_results.h"
 
 namespace bellows::train {
@@ -171,7 +172,7 @@ class ReplicaKiller {
 };
 
 void expect_losses_change_no_result(const std::string& strategy, int short_losses = 2) {
-  const int losses = std::getenv("BELLOWS_SLOW") ? 40 : short_losses;
+  const int losses = slow_tests() ? 40 : short_losses;
   ElasticRun run(4, 70 + 10 * losses, two_by_two(strategy));
   ReplicaKiller killer(run, losses);
   const auto lost = [&] {

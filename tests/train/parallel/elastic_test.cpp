@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tests/cli/process.h"
+#include "tests/support/slow_tests.h"
 #include "tests/train/parallel/elastic_results.h"
 
 namespace bellows::train {
@@ -75,7 +76,7 @@ void expect_losses_change_no_result(int ranks, int losses, const std::vector<std
 }
 
 TEST(ElasticRanks, LostReplicasChangeNoResult) {
-  expect_losses_change_no_result(4, std::getenv("BELLOWS_SLOW") ? 100 : 5);
+  expect_losses_change_no_result(4, slow_tests() ? 100 : 5);
 }
 
 // Until the new process joins, one rank has all samples.

@@ -11,6 +11,7 @@
 
 #include "bellows/core/seed.h"
 #include "bellows/io/hash.h"
+#include "tests/support/slow_tests.h"
 #include "tests/train/parallel/rank_processes.h"
 
 namespace bellows::train {
@@ -33,11 +34,6 @@ const std::vector<SweepMethod>& sweep_methods() {
       {"zero3 in bf16", {"data_parallel=zero3", "precision=bf16"}, false},
       {"compiled ddp", {"data_parallel=ddp", "compile=step"}, false}};
   return methods;
-}
-
-bool sweep_all() {
-  const char* slow = std::getenv("BELLOWS_SLOW");
-  return slow && std::string(slow) == "1";
 }
 
 /// Of the names, dtypes, sizes and bytes of all tensors.
@@ -113,10 +109,10 @@ TEST(KillSweepTest, EveryMethodEndsWithTheSameWeights) {
   const char* given = std::getenv("BELLOWS_KILL_SEED");
   const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
   std::printf("BELLOWS_KILL_SEED=%llu\n", static_cast<unsigned long long>(seed));
-  int wanted = sweep_all() ? 60 : 4, left = 0;
-  for (const SweepMethod& method : sweep_methods()) left += sweep_all() || method.short_sweep;
+  int wanted = slow_tests() ? 60 : 4, left = 0;
+  for (const SweepMethod& method : sweep_methods()) left += slow_tests() || method.short_sweep;
   for (const SweepMethod& method : sweep_methods()) {
-    if (!sweep_all() && !method.short_sweep) continue;
+    if (!slow_tests() && !method.short_sweep) continue;
     SCOPED_TRACE(method.name);
     KillSweep sweep(method, mix_seed(seed, static_cast<uint64_t>(left)));
     ASSERT_NO_FATAL_FAILURE(sweep.train_whole());

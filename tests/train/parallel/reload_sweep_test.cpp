@@ -10,6 +10,7 @@
 #include "bellows/checkpoint/saved_checkpoint.h"
 #include "bellows/core/mutex.h"
 #include "bellows/train/trainer.h"
+#include "tests/support/slow_tests.h"
 #include "tests/train/ranks_jobs.h"
 
 namespace bellows::train {
@@ -129,7 +130,6 @@ int reload_one_run(RandomStream& random, int most, const NamedTensors& expected)
 
 /// Set BELLOWS_KILL_SEED to have the same reloads again.
 TEST(ReloadSweep, OtherRanksAndMeshesContinueTheEpoch) {
-  const char* slow = std::getenv("BELLOWS_SLOW");
   const char* given = std::getenv("BELLOWS_KILL_SEED");
   const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
   std::printf("BELLOWS_KILL_SEED=%llu\n", static_cast<unsigned long long>(seed));
@@ -140,7 +140,7 @@ TEST(ReloadSweep, OtherRanksAndMeshesContinueTheEpoch) {
   DrawnSamples drawn;
   const NamedTensors expected = weights_of(train_part(recipe, 1, -1, false, drawn));
   drawn.expect_whole_epochs();
-  int reloads = slow && std::string(slow) == "1" ? 20 : 6;
+  int reloads = slow_tests() ? 20 : 6;
   while (reloads > 0 && !HasFailure()) reloads -= reload_one_run(random, reloads, expected);
 }
 
