@@ -1,18 +1,17 @@
 // Four ranks in processes, killed at random moments, with each way to train on several ranks: 4 kills, or 60 with
-// script/test --slow. The weights at the end have the same SHA-256 as those of a run that was not killed.
+// script/test --slow. No start after a kill loses a complete checkpoint, and the weights at the end have the same SHA-256
+// as those of a run that was not killed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <random>
 
 #include "bellows/core/seed.h"
-#include "bellows/io/hash.h"
 #include "tests/support/slow_tests.h"
-#include "tests/train/parallel/rank_processes.h"
+#include "tests/train/parallel/kill_results.h"
 
 namespace bellows::train {
 namespace {
@@ -36,17 +35,6 @@ const std::vector<SweepMethod>& sweep_methods() {
   return methods;
 }
 
-/// Of the names, dtypes, sizes and bytes of all tensors.
-std::string sha256_of_weights(const std::string& folder) {
-  std::string bytes;
-  for (const auto& [name, tensor] : trained(folder)) {
-    const at::Tensor dense = tensor.contiguous();
-    bytes += c10::str(name, " ", dense.scalar_type(), " ", dense.sizes(), "\n");
-    bytes.append(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
-  }
-  return io::hash_hex("sha256", {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
-}
-
 /// Runs of one method, and the kills among their ranks.
 class KillSweep {
  public:
@@ -66,16 +54,22 @@ class KillSweep {
     const std::string name = c10::str("run-", runs_++), folder = scratch_ / name;
     cli::Process process(launch(name, {"--max-restarts", "1000"}));
     int kills = 0;
-    while (kills < most && !process.wait_until(ended, seconds_ * (0.35 + 0.6 * random_.uniform()))) {
+    std::vector<int64_t> newest = {0};  // checkpoints before each start
+    while (kills < most && wait_for_moment(process, folder, kills == 0)) {
       const pid_t victim = rank_process(folder, static_cast<int>(random_.below(ranks)));
-      kills += victim > 0 && ::kill(victim, SIGKILL) == 0;
+      const int64_t saved = newest_step(folder);
+      if (victim <= 0 || ::kill(victim, SIGKILL) != 0) continue;
+      ++kills;
+      note_restart(process, saved, newest);
     }
     const cli::Outcome outcome = process.finish(900);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_THAT(outcome.err, testing::Not(testing::HasSubstr("damaged")));
+    expect_no_checkpoint_lost(outcome.err, newest);
     EXPECT_EQ(sha256_of_weights(folder), digest_);
     if (kills == 0) seconds_ *= 0.7;  // this run was faster, for example because it found compiled kernels
-    std::printf("  %s: %d kills, SHA-256 %.16s…\n", method_.name, kills, digest_.c_str());
+    std::printf("  %s: %d kills, the last one after the checkpoint of step %lld, SHA-256 %.16s…\n", method_.name, kills,
+                static_cast<long long>(newest.back()), digest_.c_str());
     std::fflush(stdout);
     return kills;
   }
@@ -84,6 +78,28 @@ class KillSweep {
   static constexpr int ranks = 4;
 
   static bool ended(const cli::Outcome& so_far) { return so_far.out.find("of training") != std::string::npos; }
+
+  /// Waits for the random moment of a kill. The first kill of a run comes after a checkpoint, which must not be lost.
+  /// Returns: false if the run ends before
+  bool wait_for_moment(cli::Process& process, const std::string& folder, bool first) {
+    if (first) {
+      const auto saved = [&](const cli::Outcome& so_far) { return ended(so_far) || newest_step(folder) > 0; };
+      EXPECT_TRUE(process.wait_until(saved, 300)) << "no checkpoint";
+    }
+    const double least = first ? 0 : 0.35, range = first ? 0.3 : 0.6;
+    return !process.wait_until(ended, seconds_ * (least + range * random_.uniform()));
+  }
+
+  /// Waits until the launcher restarts the ranks, and notes the step of the newest checkpoint before.
+  static void note_restart(cli::Process& process, int64_t saved, std::vector<int64_t>& newest) {
+    size_t restarts = 0;
+    const auto restarted = [&](const cli::Outcome& so_far) {
+      restarts = restarts_in(so_far.err);
+      return restarts >= newest.size() || ended(so_far);
+    };
+    process.wait_until(restarted, 120);
+    newest.resize(std::max(newest.size(), restarts + 1), saved);
+  }
 
   cli::Launch launch(const std::string& name, std::vector<std::string> options) const {
     std::vector<std::string> recipe = {"model=mlp",          "image_size=8",    "epochs=10",
@@ -104,11 +120,8 @@ class KillSweep {
   int runs_ = 0;
 };
 
-/// Set BELLOWS_KILL_SEED to have the same moments again.
 TEST(KillSweepTest, EveryMethodEndsWithTheSameWeights) {
-  const char* given = std::getenv("BELLOWS_KILL_SEED");
-  const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
-  std::printf("BELLOWS_KILL_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  const uint64_t seed = printed_kill_seed();
   int wanted = slow_tests() ? 60 : 4, left = 0;
   for (const SweepMethod& method : sweep_methods()) left += slow_tests() || method.short_sweep;
   for (const SweepMethod& method : sweep_methods()) {

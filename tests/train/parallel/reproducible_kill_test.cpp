@@ -1,0 +1,130 @@
+// Runs with the recipe key `reproducible_ranks` on 1, then 4, then 2 ranks, killed at random moments on each number of
+// ranks: 2 kills of one method, or 6 of each method with script/test --slow. The weights at the end have the same SHA-256
+// as those of one rank that was not killed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+#include "bellows/core/seed.h"
+#include "tests/support/slow_tests.h"
+#include "tests/train/parallel/kill_results.h"
+
+namespace bellows::train {
+namespace {
+
+/// A BERT with dropout on short texts, or a ResNet on the digits, in fp32.
+class ReproducibleRuns {
+ public:
+  ReproducibleRuns(std::string strategy, bool texts, uint64_t seed)
+      : strategy_(std::move(strategy)), texts_(texts), random_(seed) {
+    std::filesystem::create_directories(scratch_ / "set");
+    std::ofstream data(scratch_ / "set/train.jsonl"), vocabulary(scratch_ / "vocab.txt");
+    vocabulary << "[PAD]\n[UNK]\n[CLS]\n[SEP]\n";
+    for (const char* word : words) vocabulary << word << "\n";
+    RandomStream drawn(7);
+    for (int i = 0; i < 236; ++i) {  // the last batch of an epoch has 20 texts, of which one part gets two
+      data << R"({"text": ")";
+      const uint64_t count = 2 + drawn.below(9), label = drawn.below(2);
+      for (uint64_t word = 0; word < count; ++word) data << words[2 * drawn.below(4) + label] << " ";
+      data << R"(end", "label": ")" << (label ? "yes" : "no") << "\"}\n";
+    }
+    std::ofstream(scratch_ / "bert.json")
+        << R"({"model_type": "bert", "vocab_size": 14, "hidden_size": 32, "num_hidden_layers": 2,
+               "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 16,
+               "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1})";
+  }
+
+  void train_whole() {
+    const cli::Outcome outcome = cli::Process(launch("whole", 1, {})).finish(900);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    digest_ = sha256_of_weights(scratch_ / "whole");
+  }
+
+  /// Trains on 1, 4 and 2 ranks. False if the run ended before the last kill.
+  /// Params: last_kills – on 2 ranks
+  bool train_killed(int kills, int last_kills) {
+    const std::string name = c10::str("run-", runs_++);
+    for (const int ranks : {1, 4, 2}) {
+      for (int kill = 0; kill < (ranks == 2 ? last_kills : kills); ++kill) {
+        if (!train_until_killed(name, ranks)) return false;
+      }
+    }
+    const int64_t saved = newest_step(scratch_ / name);
+    const cli::Outcome outcome = cli::Process(launch(name, 2, {"--max-restarts", "0"})).finish(900);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_GE(last_start_step(outcome.err), saved) << outcome.err;
+    EXPECT_EQ(sha256_of_weights(scratch_ / name), digest_);
+    return true;
+  }
+
+ private:
+  static constexpr const char* words[] = {"red",   "blue",  "stone", "river", "cloud",
+                                          "seven", "paper", "green", "end",   "other"};
+
+  /// Starts or resumes the run, and kills a rank after some checkpoints. False if the run ended before.
+  bool train_until_killed(const std::string& name, int ranks) {
+    const std::string folder = scratch_ / name;
+    const int64_t saved = newest_step(folder);
+    const int64_t wanted = saved + save_steps * (1 + static_cast<int64_t>(random_.below(5)));
+    cli::Process process(launch(name, ranks, {}));
+    process.wait_until([&](const cli::Outcome&) { return newest_step(folder) >= wanted; }, 300);
+    std::this_thread::sleep_for(std::chrono::microseconds(random_.below(20'000)));
+    const pid_t victim = rank_process(folder, static_cast<int>(random_.below(static_cast<uint64_t>(ranks))));
+    const bool killed = victim > 0 && ::kill(victim, SIGKILL) == 0;
+    const cli::Outcome outcome = process.finish(300);
+    if (!killed || outcome.exit_code == 0) return false;
+    EXPECT_EQ(outcome.exit_code, 128 + SIGKILL) << outcome.err;
+    EXPECT_GE(last_start_step(outcome.err), saved) << outcome.err;
+    std::printf("  %s, %s: killed on %d ranks after the checkpoint of step %lld\n", strategy_.c_str(),
+                texts_ ? "BERT" : "ResNet", ranks, static_cast<long long>(newest_step(folder)));
+    return true;
+  }
+
+  cli::Launch launch(const std::string& name, int ranks, std::vector<std::string> options) const {
+    std::vector<std::string> recipe = {
+        "reproducible_ranks=4", "batch_size=24", "data_parallel=" + strategy_,       "optimizer=adamw", "lr=0.005",
+        "lr_schedule=cosine",   "num_workers=1", c10::str("save_steps=", save_steps)};
+    std::vector<std::string> command = {"train", "--out", scratch_ / name, "--resume", "--data"};
+    if (texts_) {
+      command.push_back(scratch_ / "set");
+      recipe.insert(recipe.end(),
+                    {"model=" + scratch_ / "bert.json", "tokenizer=" + scratch_ / "vocab.txt", "epochs=20"});
+    } else {
+      command.push_back(cli::digits() + "/train-000.tar");
+      recipe.insert(recipe.end(), {"model=digits_resnet", "image_size=8", "epochs=14", "augment=crop_flip"});
+    }
+    for (const std::string& item : recipe) command.insert(command.end(), {"--set", item});
+    options.insert(options.begin(), {"-n", std::to_string(ranks)});
+    return launched_training(std::move(options), command);
+  }
+
+  static constexpr int64_t save_steps = 5;
+  const std::string strategy_;
+  const bool texts_;
+  RandomStream random_;
+  const cli::Scratch scratch_;
+  std::string digest_;
+  int runs_ = 0;
+};
+
+TEST(ReproducibleKills, WeightsAreThoseOfOneRankThatWasNotKilled) {
+  const uint64_t seed = printed_kill_seed();
+  std::vector<std::pair<std::string, bool>> cases = {{"zero3", true}};
+  if (slow_tests()) cases = {{"zero3", true}, {"zero2", true}, {"ddp", true}, {"zero3", false}, {"ddp", false}};
+  for (const auto& [strategy, texts] : cases) {
+    SCOPED_TRACE(c10::str(strategy, texts ? ", BERT" : ", ResNet"));
+    ReproducibleRuns runs(strategy, texts, mix_seed(seed, texts ? 1 : 0));
+    ASSERT_NO_FATAL_FAILURE(runs.train_whole());
+    int attempts = 0;
+    while (!runs.train_killed(slow_tests() ? 2 : 1, slow_tests() ? 2 : 0) && !HasFailure()) {
+      ASSERT_LT(++attempts, 5) << "each run ended before the last kill";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bellows::train
