@@ -31,25 +31,26 @@ Model tiny_bert() {
 }
 
 /// Of the samples of one rank; the mean over equal parts is the mean over the batch.
-at::Tensor masked_lm_loss(const std::function<at::Tensor(const at::Tensor&)>& forward, int step, int rank, int ranks) {
-  const at::Tensor words = models::formula_labels("words" + std::to_string(step), bert_batch * bert_length, bert_words)
-                               .view({bert_batch, bert_length});
+at::Tensor masked_lm_loss(const std::function<at::Tensor(const at::Tensor&)>& forward, int step, int rank, int ranks,
+                          int64_t batch) {
+  const at::Tensor words = models::formula_labels("words" + std::to_string(step), batch * bert_length, bert_words)
+                               .view({batch, bert_length});
   const at::Tensor own = part(words, rank, ranks);
   return torch::nn::functional::cross_entropy(forward(own).flatten(0, 1), own.roll(1, 1).flatten());
 }
 
-std::vector<at::Tensor> bert_alone(int steps) {
+std::vector<at::Tensor> bert_alone(int steps, int64_t batch = bert_batch) {
   const Model model = tiny_bert();
   auto optimizer = sgd(model);
   for (int step = 0; step < steps; ++step) {
     optimizer.zero_grad();
-    masked_lm_loss([&](const at::Tensor& x) { return model.forward(x); }, step, 0, 1).backward();
+    masked_lm_loss([&](const at::Tensor& x) { return model.forward(x); }, step, 0, 1, batch).backward();
     optimizer.step();
   }
   return copies(model.parameters());
 }
 
-std::vector<at::Tensor> bert_on_ranks(int stage, int steps, const comm::Group& group) {
+std::vector<at::Tensor> bert_on_ranks(int stage, int steps, const comm::Group& group, int64_t batch = bert_batch) {
   const Model model = tiny_bert();
   std::shared_ptr<torch::optim::Optimizer> optimizer = std::make_shared<torch::optim::SGD>(sgd(model));
   std::optional<DistributedDataParallel> ddp;
@@ -58,7 +59,7 @@ std::vector<at::Tensor> bert_on_ranks(int stage, int steps, const comm::Group& g
   const auto forward = [&](const at::Tensor& x) { return ddp ? ddp->forward(x) : model.forward(x); };
   for (int step = 0; step < steps; ++step) {
     optimizer->zero_grad();
-    masked_lm_loss(forward, step, group.rank(), group.size()).backward();
+    masked_lm_loss(forward, step, group.rank(), group.size(), batch).backward();
     optimizer->step();
   }
   return copies(model.parameters());
@@ -74,6 +75,12 @@ TEST(BertOnRanks, TwentyStepsAreThoseOfOneProcess) {
                 [&](const comm::Group& group) { expect_close(bert_on_ranks(stage, 20, group), expected, 1e-9); });
     }
   }
+}
+
+// Some ranks hold no element of the small parameters.
+TEST(BertOnRanks, TwentyStepsOnEightRanksAreThoseOfOneProcess) {
+  const std::vector<at::Tensor> expected = bert_alone(20, 8);
+  run_ranks(8, [&](const comm::Group& group) { expect_close(bert_on_ranks(3, 20, group, 8), expected, 1e-9); });
 }
 
 }  // namespace

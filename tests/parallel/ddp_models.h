@@ -103,13 +103,18 @@ inline void expect_equal(const std::vector<at::Tensor>& got, const std::vector<a
   }
 }
 
-inline torch::optim::SGD sgd(const Model& model) {
+/// The parameters without the second names of tied ones.
+inline std::vector<at::Tensor> distinct_parameters(const Model& model) {
   std::vector<at::Tensor> parameters;
   for (const at::Tensor& parameter : model.parameters()) {
     const auto same = [&](const at::Tensor& other) { return other.is_same(parameter); };
     if (std::none_of(parameters.begin(), parameters.end(), same)) parameters.push_back(parameter);
   }
-  return torch::optim::SGD(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
+  return parameters;
+}
+
+inline torch::optim::SGD sgd(const Model& model) {
+  return torch::optim::SGD(distinct_parameters(model), torch::optim::SGDOptions(0.1).momentum(0.9));
 }
 
 /// The part of a batch that a rank gets.
