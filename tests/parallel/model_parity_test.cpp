@@ -37,8 +37,9 @@ struct ParityTolerance {
 };
 
 // In float64, only the order of sums differs. The others show the rounding of their dtype.
-const std::vector<ParityTolerance> parity_tolerances = {
-    {at::kDouble, 1e-9, 1e-9}, {at::kFloat, 1e-5, 1e-5}, {at::kBFloat16, 5e-2, 1e-1}};
+std::vector<ParityTolerance> parity_tolerances() {
+  return {{at::kDouble, 1e-9, 1e-9}, {at::kFloat, 1e-5, 1e-5}, {at::kBFloat16, 5e-2, 1e-1}};
+}
 
 struct ParityModel {
   const char* name;
@@ -47,7 +48,7 @@ struct ParityModel {
   std::function<at::Tensor(const std::function<at::Tensor(const at::Tensor&)>& forward, const std::string& name,
                            at::ScalarType dtype)>
       loss;
-  std::vector<ParityTolerance> tolerances = parity_tolerances;
+  std::vector<ParityTolerance> tolerances = parity_tolerances();
   bool adamw = false;  ///< otherwise SGD with momentum
 };
 

@@ -43,7 +43,8 @@ struct ResNetRun {
   std::vector<at::Tensor> state;
 };
 
-/// Params: parts – of each batch, in `optimizer`'s process
+/// Params: own   – selects this process's part of a batch
+///         batch – divisor of the loss
 ResNetRun train_resnet(const Model& model, const std::function<at::Tensor(const at::Tensor&)>& forward,
                        torch::optim::Optimizer& optimizer, int steps,
                        const std::function<at::Tensor(const at::Tensor&)>& own, double batch) {
