@@ -2,7 +2,7 @@
 //   elastic_rank FOLDER EPOCHS [KEY=VALUE …]
 // The test controls the ranks through files in the folder:
 // - steps-PID: the last step of a process, the number of ranks, and its rank
-// - die-PHASE: the first process that reaches this phase removes the file and dies
+// - die-PHASE, stop-PHASE: the first process that reaches this phase removes the file, and dies or stops itself
 // - hold: new processes wait before they open the data, and write the file `held`
 // - go: without this file, steps are slow from step 300 on, so that a test can lose enough ranks
 #include <torch/torch.h>
@@ -27,9 +27,10 @@ using namespace std::chrono_literals;
 
 std::string folder;
 
-void die_if_asked(const std::string& phase) {
+void die_or_stop_if_asked(const std::string& phase) {
   std::error_code error;
   if (std::filesystem::remove(folder + "/die-" + phase, error)) std::raise(SIGKILL);
+  if (std::filesystem::remove(folder + "/stop-" + phase, error)) std::raise(SIGSTOP);
 }
 
 /// Written to another file first, because the test reads it at any time.
@@ -46,17 +47,17 @@ void wait_while_held() {
   }
 }
 
-/// The job, whose forward and backward passes may die.
+/// The job, whose forward and backward passes may die or stop.
 train::Job mortal_job(const train::Recipe& recipe) {
   train::Job job = train::elastic_job(recipe);
   job.loss = [loss = job.loss](const data::Batch& batch) {
-    die_if_asked("forward");
+    die_or_stop_if_asked("forward");
     return loss(batch);
   };
   // The gradient of the first layer comes last, when those of other layers have been exchanged.
   if (recipe.compile == "none") {
     job.model.parameters().front().register_hook([](const at::Tensor& gradient) {
-      die_if_asked("backward");
+      die_or_stop_if_asked("backward");
       return gradient;
     });
   }
@@ -79,9 +80,9 @@ int main(int count, char** argv) {
       const bool slow = loop.step_count() >= 300 && !std::filesystem::exists(folder + "/go");
       std::this_thread::sleep_for(slow ? 60ms : 3ms);
     };
-    callbacks.on_checkpoint = [](const std::string&) { die_if_asked("checkpoint"); };
+    callbacks.on_checkpoint = [](const std::string&) { die_or_stop_if_asked("checkpoint"); };
     callbacks.on_ranks = [first = true, is_new = elastic->is_replacement()](const comm::World&) mutable {
-      if (!first || is_new) die_if_asked(first ? "join-new" : "join-old");
+      if (!first || is_new) die_or_stop_if_asked(first ? "join-new" : "join-old");
       first = false;
     };
     train::Trainer trainer(recipe, callbacks);

@@ -76,6 +76,26 @@ class ElasticRun {
     wait_for(replaced, "no process was lost and replaced");
   }
 
+  /// Stops one process in this phase of its work for a second. The others must wait for it.
+  void stop_in(const std::string& phase) {
+    write("stop-" + phase);
+    pid_t stopped = 0;
+    const auto is_stopped = [&] {
+      for (const pid_t pid : processes()) {
+        std::ifstream file(c10::str("/proc/", pid, "/stat"));
+        const std::string state((std::istreambuf_iterator<char>(file)), {});
+        if (state.find(") T ") != std::string::npos) stopped = pid;
+      }
+      return stopped > 0;
+    };
+    wait_for(is_stopped, "no process stopped in the phase");
+    const int64_t step = last_step();
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    EXPECT_LE(last_step(), step + 2) << "the other ranks train without the one that is stopped";
+    ::kill(stopped, SIGCONT);
+    wait_for([&] { return last_step() > step + 2; }, "the ranks did not continue");
+  }
+
   /// Waits for the end. Returns what the launcher wrote.
   cli::Outcome finish(double seconds = 300) {
     write("go");
@@ -211,6 +231,17 @@ TEST(ElasticShards, RanksMayBeLostInAnyPhase) {
   run.wait_for([&] { return !run.exists("die-join-new"); }, "no new process joined");
   run.wait_until_complete();
   run.expect_same_result();
+}
+
+// While the other ranks gather parameters, exchange gradients, and save.
+TEST(ElasticShards, StoppedRanksContinueWithTheSameResult) {
+  ElasticRun run(4, 120, two_by_two("zero3"));
+  run.wait_until_complete();
+  for (const char* phase : {"forward", "backward", "checkpoint"}) {
+    SCOPED_TRACE(phase);
+    run.stop_in(phase);
+  }
+  EXPECT_THAT(run.expect_same_result(), ::testing::Not(HasSubstr("a new process takes its place")));
 }
 
 // The process that should send its part to a new one is lost. A third replica has the same part.
