@@ -40,7 +40,7 @@ std::vector<std::string> messages_of_fault(int stage, FaultPhase phase) {
         loss.backward();
         optimizer->step();
       }
-    } catch (const c10::Error& error) {
+    } catch (const std::exception& error) {
       texts[static_cast<size_t>(group.rank())] = user_message(error);
     }
   });
