@@ -14,6 +14,7 @@
 #include "bellows/parallel/pipeline/schedule.h"
 #include "bellows/parallel/pipeline/stages.h"
 #include "bellows/parallel/pipeline/timeline.h"
+#include "bellows/parallel/pipeline/timeline_page.h"
 #include "bellows/parallel/placement/device_map.h"
 #include "bellows/parallel/placement/streamed_weights.h"
 #include "bellows/parallel/reduce_metrics.h"

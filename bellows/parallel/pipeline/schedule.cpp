@@ -131,6 +131,11 @@ void parse_line(PipelineSchedule& schedule, const std::vector<std::string_view>&
 
 }  // namespace
 
+const char* to_string(PipelineWork work) {
+  constexpr const char* names[] = {"forward", "backward", "backward input", "backward weight"};
+  return names[static_cast<size_t>(work)];
+}
+
 std::string to_string(const PipelineAction& action) {
   return std::string(1, "FBIW"[static_cast<size_t>(action.work)]) + std::to_string(action.stage) + "." +
          std::to_string(action.micro_batch);

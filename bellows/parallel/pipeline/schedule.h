@@ -10,6 +10,9 @@ namespace bellows::parallel {
 /// into `backward_input` and a later `backward_weight`.
 enum class PipelineWork { forward, backward, backward_input, backward_weight };
 
+/// Returns "forward", "backward", "backward input" or "backward weight".
+const char* to_string(PipelineWork work);
+
 /// One computation: a stage processes a micro-batch.
 struct PipelineAction {
   PipelineWork work = PipelineWork::forward;

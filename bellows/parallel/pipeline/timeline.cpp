@@ -71,18 +71,13 @@ void check_all_planned(const PipelineSchedule& schedule, const PipelineTimeline&
   }
 }
 
-const char* title_of(PipelineWork work) {
-  constexpr const char* titles[] = {"forward", "backward", "backward input", "backward weight"};
-  return titles[static_cast<size_t>(work)];
-}
-
 void append_rows(TraceWriter& trace, const PipelineTimeline& timeline, uint64_t first_row, const std::string& title) {
   for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
     const uint64_t row = first_row + rank;
     trace.name_thread(row, title + " rank " + std::to_string(rank));
     for (const auto& [action, start_s, duration_s] : timeline.ranks[rank]) {
       trace.add({.name = to_string(action),
-                 .category = title_of(action.work),
+                 .category = to_string(action.work),
                  .start_us = start_s * 1e6,
                  .duration_us = duration_s * 1e6,
                  .thread = row,
@@ -105,11 +100,15 @@ double PipelineTimeline::length_s() const {
   return std::max(last - first, 0.0);
 }
 
+double PipelineTimeline::busy_s(size_t rank) const {
+  double sum = 0;
+  for (const TimedAction& timed : ranks[rank]) sum += timed.duration_s;
+  return sum;
+}
+
 double PipelineTimeline::bubble_share() const {
   double busy = 0;
-  for (const auto& actions : ranks) {
-    for (const TimedAction& timed : actions) busy += timed.duration_s;
-  }
+  for (size_t rank = 0; rank < ranks.size(); ++rank) busy += busy_s(rank);
   const double length = length_s();
   return length > 0 ? 1 - busy / (static_cast<double>(ranks.size()) * length) : 0;
 }

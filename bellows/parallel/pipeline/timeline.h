@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct PipelineTimeline {
 
   /// Seconds from the start of the first action to the end of the last one.
   double length_s() const;
+  /// Sum of the durations of a rank's actions.
+  double busy_s(size_t rank) const;
   /// The share of the ranks' time in which they run no action: 1 - sum of durations / (ranks · length). A rank waits
   /// in this time, for example for another rank.
   double bubble_share() const;
