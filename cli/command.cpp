@@ -191,6 +191,7 @@ struct Arguments {
   QuantizeArguments quantize;
   ExportArguments export_model;
   DistillArguments distill;
+  ScheduleArguments schedule;
   ImportArguments import_config;
   SelectArguments select;
   PackArguments pack;
@@ -223,6 +224,7 @@ std::vector<Verb> add_verbs(CLI::App& app, Arguments& all) {
        [&] { return with_plugins(all.export_model.plugins, [&] { return run_export(all.export_model); }); }},
       {add_distill(app, all.distill),
        [&] { return with_plugins(all.distill.plugins, [&] { return run_distill(all.distill); }); }},
+      {add_schedule(app, all.schedule), [&] { return run_schedule(all.schedule); }},
       {add_import(app, all.import_config), [&] { return run_import(all.import_config); }},
       {add_select(app, all.select),
        [&] { return with_plugins(all.select.plugins, [&] { return run_select(all.select); }); }},

@@ -78,6 +78,21 @@ Examples:
   bellows doctor --json
 )";
 
+inline constexpr const char* schedule_footer =
+    R"(Shows when each rank of a pipeline runs which action, if all stages take the same time. The bubble share is the share
+of the ranks' time in which they wait. A rank keeps the activations of a micro-batch in a stage from forward to the end of
+backward. The table shows the largest number of them at the same time.
+
+SCHEDULE is a name, or a file from --out. Edit the file to design your own schedule. The command refuses tables in which a
+rank would wait forever. In C++, parallel::read_schedule() reads the file for PipelineOptions::schedule.
+
+Examples:
+  bellows schedule 1f1b --ranks 4 --micro-batches 8 --html 1f1b.html
+  bellows schedule zb-h1 --forward-ms 3 --backward-ms 6 --transfer-ms 0.2
+  bellows schedule interleaved --out own.txt
+  bellows schedule own.txt --json
+)";
+
 inline constexpr const char* import_footer =
     R"(Writes the recipe keys that differ from their defaults to standard output. Settings without a recipe key are
 listed on standard error with the reason and a workaround, and in the JSON. So are keys with the value "auto", which

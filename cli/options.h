@@ -85,6 +85,15 @@ struct ImportArguments {
   JsonTarget json;
 };
 
+/// Arguments of `bellows schedule`.
+struct ScheduleArguments {
+  std::string schedule;                                       ///< name of a schedule, or a file
+  int64_t ranks = 0, micro_batches = 0, stages_per_rank = 0;  ///< if 0, the default
+  double forward_ms = 1, backward_ms = 2, transfer_ms = 0;
+  std::string html, trace, out;  ///< files; "" if not written
+  JsonTarget json;
+};
+
 /// Arguments of `bellows select`.
 struct SelectArguments {
   std::string run, data, split, by, out;
@@ -272,6 +281,7 @@ int run_train(const TrainArguments& arguments);
 int run_recipe_keys(const JsonTarget& target);
 int run_ladder(const LadderArguments& arguments);
 int run_plan(const PlanArguments& arguments);
+int run_schedule(const ScheduleArguments& arguments);
 int run_import(const ImportArguments& arguments);
 int run_select(const SelectArguments& arguments);
 int run_evaluate(const EvaluateArguments& arguments);

@@ -52,6 +52,7 @@ TEST(Command, HelpHasAnExampleAndFits80Columns) {
                                              {"quantize", "--help"},
                                              {"distill", "--help"},
                                              {"predict", "--help"},
+                                             {"schedule", "--help"},
                                              {"import", "--help"},
                                              {"select", "--help"},
                                              {"launch", "--help"},

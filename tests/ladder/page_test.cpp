@@ -13,6 +13,7 @@
 #include "bellows/ladder/memory_target.h"
 #include "bellows/ladder/process.h"
 #include "tests/ladder/ladder_world.h"
+#include "tests/support/html.h"
 
 namespace bellows::train {
 
@@ -24,24 +25,6 @@ namespace {
 int64_t count_of(const std::string& text, const std::string& pattern) {
   const std::regex expression(pattern);
   return std::distance(std::sregex_iterator(text.begin(), text.end(), expression), std::sregex_iterator());
-}
-
-/// Every element that is opened is closed, in order. (`text` has no comments.)
-void expect_well_formed(const std::string& text) {
-  static const std::regex tag("<(/?)([a-zA-Z0-9]+)([^<>]*?)(/?)>");
-  std::vector<std::string> open;
-  for (auto it = std::sregex_iterator(text.begin(), text.end(), tag); it != std::sregex_iterator(); ++it) {
-    const std::string name = (*it)[2];
-    if ((*it)[4].length() > 0 || name == "meta") continue;
-    if ((*it)[1].length() == 0) {
-      open.push_back(name);
-    } else {
-      ASSERT_FALSE(open.empty()) << name;
-      ASSERT_EQ(open.back(), name);
-      open.pop_back();
-    }
-  }
-  EXPECT_TRUE(open.empty()) << open.back();
 }
 
 LadderReport a_report() {
