@@ -19,6 +19,7 @@ struct StagedTraining {
   double max_norm = 0, dropout = 0;
   std::vector<int> first_parts = {};
   bool divide_backward = true;
+  at::ScalarType dtype = at::kDouble;
   std::function<void(const Model&)> prepare = nullptr;  ///< called with the model before it is divided
   std::optional<comm::Group> data = std::nullopt, tensor = std::nullopt;  ///< other axes of a mesh
   std::optional<comm::Group> world = std::nullopt;                        ///< all ranks, if there are other axes
@@ -59,7 +60,7 @@ inline void train(const StagedTraining& run, const std::vector<at::Tensor>& para
 }
 
 inline Outcome train_alone(const Task& task, const StagedTraining& run) {
-  const Model model = tensor::make_on_rank(task, {.dropout = run.dropout});
+  const Model model = tensor::make_on_rank(task, {.dropout = run.dropout, .dtype = run.dtype});
   model.train();
   Outcome outcome;
   train(
@@ -77,7 +78,7 @@ inline Outcome train_alone(const Task& task, const StagedTraining& run) {
 
 inline Pipeline make_pipeline(const Task& task, const StagedTraining& run, const PipelineSchedule& schedule,
                               const comm::Group& group) {
-  const Model model = tensor::make_on_rank(task, {.dropout = run.dropout});
+  const Model model = tensor::make_on_rank(task, {.dropout = run.dropout, .dtype = run.dtype});
   model.train();
   if (run.prepare) run.prepare(model);
   PipelineOptions options{.schedule = schedule,
@@ -111,9 +112,7 @@ inline void freeze_first_stage(const Model& model) {
 }
 
 inline void expect_like(const Outcome& got, const Outcome& expected, double tolerance) {
-  ASSERT_EQ(got.losses.size(), expected.losses.size());
-  for (size_t i = 0; i < got.losses.size(); ++i)
-    EXPECT_NEAR(got.losses[i], expected.losses[i], tolerance * std::abs(expected.losses[i])) << "step " << i;
+  tensor::expect_losses(got, expected, tolerance);
   ASSERT_EQ(got.norms.size(), expected.norms.size());
   for (size_t i = 0; i < got.norms.size(); ++i)
     EXPECT_NEAR(got.norms[i], expected.norms[i], tolerance * expected.norms[i]) << "step " << i;

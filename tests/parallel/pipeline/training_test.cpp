@@ -12,14 +12,14 @@ namespace {
 constexpr double pipeline_tolerance = 1e-9;
 
 void expect_ranks_like(const Outcome& alone, const Task& task, const StagedTraining& run,
-                       const PipelineSchedule& schedule) {
+                       const PipelineSchedule& schedule, double tolerance = pipeline_tolerance) {
   SCOPED_TRACE(task.name + ", " + schedule.name + " on " + std::to_string(schedule.ranks.size()) + " ranks");
   EXPECT_NE(alone.losses.back(), alone.losses.front()) << "nothing was trained";
   std::mutex reports;
   run_ranks(static_cast<int>(schedule.ranks.size()), [&](const comm::Group& group) {
     const Outcome got = train_on_rank(task, run, schedule, group);
     const std::lock_guard<std::mutex> lock(reports);
-    expect_like(got, alone, pipeline_tolerance);
+    expect_like(got, alone, tolerance);
   });
 }
 
@@ -39,6 +39,31 @@ TEST(PipelineTraining, SchedulesMatchOneProcess) {
     const Outcome alone = train_alone(task, run);
     for (const int ranks : {2, 4}) {
       for (const PipelineSchedule& schedule : schedules_on(ranks)) expect_ranks_like(alone, task, run, schedule);
+    }
+  }
+}
+
+TEST(PipelineTraining, InSinglePrecision) {
+  const StagedTraining run{.accumulate = 2, .max_norm = 0.5, .dtype = at::kFloat};
+  for (const Task& task : {tensor::gpt_task(), tensor::bert_task()}) {
+    const Outcome alone = train_alone(task, run);
+    for (const PipelineSchedule& schedule : schedules_on(2)) expect_ranks_like(alone, task, run, schedule, 1e-4);
+  }
+}
+
+/// Each step rounds the weights to 8 bits, so only the losses are compared.
+TEST(PipelineTraining, LossesInHalfPrecision) {
+  const StagedTraining run{.dtype = at::kBFloat16};
+  for (const Task& task : {tensor::gpt_task(), tensor::bert_task()}) {
+    const Outcome alone = train_alone(task, run);
+    for (const PipelineSchedule& schedule : schedules_on(2)) {
+      SCOPED_TRACE(task.name + ", " + schedule.name);
+      std::mutex reports;
+      run_ranks(2, [&](const comm::Group& group) {
+        const Outcome got = train_on_rank(task, run, schedule, group);
+        const std::lock_guard<std::mutex> lock(reports);
+        tensor::expect_losses(got, alone, 0.05);
+      });
     }
   }
 }

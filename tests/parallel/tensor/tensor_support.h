@@ -273,15 +273,31 @@ inline void expect_close(const NamedTensors& got, const NamedTensors& expected, 
   }
 }
 
-inline void expect_close(const Outcome& got, const Outcome& expected, double tolerance) {
+inline void expect_losses(const Outcome& got, const Outcome& expected, double tolerance) {
   ASSERT_EQ(got.losses.size(), expected.losses.size());
   for (size_t i = 0; i < got.losses.size(); ++i)
     EXPECT_NEAR(got.losses[i], expected.losses[i], tolerance * std::abs(expected.losses[i])) << "step " << i;
+}
+
+inline void expect_close(const Outcome& got, const Outcome& expected, double tolerance) {
+  expect_losses(got, expected, tolerance);
   ASSERT_EQ(got.norms.size(), expected.norms.size());
   for (size_t i = 0; i < got.norms.size(); ++i)
     EXPECT_NEAR(got.norms[i], expected.norms[i], tolerance * expected.norms[i]) << "step " << i;
   expect_close(got.gradients, expected.gradients, tolerance);
   expect_close(got.weights, expected.weights, tolerance);
+}
+
+/// Trains on `ranks` ranks and compares the losses of each of them with one process.
+inline void expect_losses_like_one_process(const Task& task, const Training& how, int ranks, double tolerance) {
+  SCOPED_TRACE(task.name + " on " + std::to_string(ranks) + " ranks");
+  const Outcome alone = train_alone(task, how);
+  std::mutex reports;
+  run_ranks(ranks, [&](const comm::Group& group) {
+    const Outcome got = train_on_rank(task, how, group);
+    const std::lock_guard<std::mutex> lock(reports);
+    expect_losses(got, alone, tolerance);
+  });
 }
 
 /// Trains on `ranks` ranks and compares each of them with one process.
