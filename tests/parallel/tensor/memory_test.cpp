@@ -1,7 +1,11 @@
 #include <gmock/gmock.h>
 
 #include "bellows/models/blocks.h"
+#include "bellows/recompute/activation_checkpoint.h"
+#include "bellows/recompute/partition.h"
+#include "bellows/tap/allocator.h"
 #include "tests/parallel/activation_counter.h"
+#include "tests/parallel/own_processes.h"
 #include "tests/parallel/tensor/tensor_support.h"
 
 // The activations of a transformer layer, compared with Megatron-LM's formula (arXiv:2205.05198, table 2). It counts the
@@ -17,9 +21,9 @@ namespace {
 
 constexpr int64_t width = 64, heads = 4, samples = 2, tokens = 64;
 
-Task gpt_with(int64_t layers) {
+Task gpt_with(int64_t layers, double attention_dropout = 0) {
   Task task{.name = "gpt"};
-  task.make = [layers](double dropout, bool) {
+  task.make = [layers, attention_dropout](double dropout, bool) {
     return models::gpt({.vocab_size = 37,
                         .n_positions = tokens,
                         .n_embd = width,
@@ -27,7 +31,7 @@ Task gpt_with(int64_t layers) {
                         .n_head = heads,
                         .resid_pdrop = dropout,
                         .embd_pdrop = 0,
-                        .attn_pdrop = 0});
+                        .attn_pdrop = attention_dropout});
   };
   return task;
 }
@@ -46,6 +50,12 @@ Task bert_with(int64_t layers) {
                          .max_position_embeddings = tokens});
   };
   return task;
+}
+
+using MakeTask = std::function<Task(int64_t layers)>;
+
+std::vector<MakeTask> both_models() {
+  return {[](int64_t layers) { return gpt_with(layers); }, bert_with};
 }
 
 struct LayerMemory {
@@ -79,7 +89,7 @@ int64_t kept_on_rank(const Task& task, const LayerMemory& memory, const comm::Gr
 }
 
 /// The difference of models with three and two layers is one layer.
-void expect_theory(const std::function<Task(int64_t layers)>& model, const LayerMemory& memory) {
+void expect_theory(const MakeTask& model, const LayerMemory& memory) {
   SCOPED_TRACE(c10::str(model(2).name, " on ", memory.ranks, " ranks, ", c10::toString(memory.dtype), ", dropout ",
                         memory.dropout, memory.sequence ? ", sequence parallel" : ""));
   std::mutex reports;
@@ -92,7 +102,7 @@ void expect_theory(const std::function<Task(int64_t layers)>& model, const Layer
 
 TEST(TensorMemory, LayersStoreMegatronsActivations) {
   tap::install_saved_tensor_taps();
-  for (const auto& model : {gpt_with, bert_with}) {
+  for (const auto& model : both_models()) {
     for (const int ranks : {1, 2, 4}) {
       expect_theory(model, {.ranks = ranks});
       expect_theory(model, {.ranks = ranks, .dropout = 0.1});
@@ -103,12 +113,65 @@ TEST(TensorMemory, LayersStoreMegatronsActivations) {
 
 TEST(TensorMemory, SequenceParallelismDividesNormsAndMasks) {
   tap::install_saved_tensor_taps();
-  for (const auto& model : {gpt_with, bert_with}) {
+  for (const auto& model : both_models()) {
     for (const int ranks : {2, 4}) {
       expect_theory(model, {.ranks = ranks, .sequence = true});
       expect_theory(model, {.ranks = ranks, .sequence = true, .dropout = 0.1});
     }
   }
+}
+
+/// What backward computes again.
+enum class Recomputed { nothing, all_but_matmuls, blocks, divided_blocks };
+
+void recompute_by(const Model& model, Recomputed recomputed) {
+  if (recomputed == Recomputed::nothing) return;
+  recompute::CheckpointOptions options;
+  if (recomputed == Recomputed::all_but_matmuls) options.policy = keep_matmuls;
+  models::run_blocks_by(model, [options](const models::Block& block, const at::Tensor& x) {
+    return recompute::checkpoint(options, block, x);
+  });
+}
+
+/// Bytes of the CPU allocator that forward leaves in this process, for samples of which attention draws dropout masks.
+int64_t allocated_by(int64_t layers, Recomputed recomputed, const comm::Group& group) {
+  const Model whole = make_on_rank(gpt_with(layers, /*attention_dropout=*/0.1), {.dtype = at::kFloat});
+  whole.train();
+  const TensorParallel tensor = parallelize(whole, group, tensor_plan(whole));
+  recompute_by(whole, recomputed);
+  std::optional<recompute::PartitionGuard> partition;
+  if (recomputed == Recomputed::divided_blocks) partition.emplace(group);
+  at::manual_seed(mask_seed);
+  const auto scope = tensor.scope();
+  const at::Tensor ids = drawn_ids(37, {4 * samples, tokens}, 1);
+  const int64_t before = tap::cpu_allocation_counters().current_bytes;
+  const at::Tensor output = tensor.forward(ids);
+  return tap::cpu_allocation_counters().current_bytes - before;
+}
+
+/// Elements per token and feature that one layer allocates.
+double layer_elements(Recomputed recomputed, const comm::Group& group) {
+  allocated_by(2, recomputed, group);  // allocates buffers that the process keeps
+  const int64_t two = allocated_by(2, recomputed, group), three = allocated_by(3, recomputed, group);
+  return static_cast<double>(three - two) / static_cast<double>(4 * samples * tokens * width * 4);
+}
+
+/// With dropout, attention stores 3·a·s/h elements more: weights, masks and their product. Megatron-LM's selective
+/// checkpointing recomputes them, and stores 4 + 12/t elements. Recomputed blocks store their inputs, which PartitionGuard
+/// divides among the ranks of the tensor axis. In processes, because the counter is that of the process.
+TEST(TensorMemory, RecomputationStoresAtMostWhatMegatronStores) {
+  run_processes(2, [](const comm::World& world, const std::string&) {
+    tap::install_cpu_allocator();
+    const double t = 2, weights = 3.0 * heads * tokens / width;
+    EXPECT_GE(layer_elements(Recomputed::nothing, world), 0.95 * (4 + (12 + weights) / t));
+    EXPECT_LE(layer_elements(Recomputed::all_but_matmuls, world), 1.05 * (4 + 12 / t));
+    const double blocks = layer_elements(Recomputed::blocks, world);
+    EXPECT_GE(blocks, 0.95);
+    EXPECT_LE(blocks, 1.1);  // also the state of the random generator
+    const double divided = layer_elements(Recomputed::divided_blocks, world);
+    EXPECT_GE(divided, 0.95 / t);
+    EXPECT_LE(divided, 1 / t + 0.1);
+  });
 }
 
 }  // namespace

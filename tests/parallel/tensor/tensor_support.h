@@ -22,6 +22,7 @@
 #include "bellows/optim/clip.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/parallel/tensor/tensor_parallel.h"
+#include "bellows/recompute/policy.h"
 #include "tests/parallel/ranks.h"
 
 // Small transformers with the same weights everywhere, trained on one process and on the ranks of a tensor axis.
@@ -145,6 +146,12 @@ inline Task series_task() {
 
 inline std::vector<Task> all_tasks() {
   return {bert_task(), gpt_task(), distilbert_task(), series_task()};
+}
+
+/// For activation checkpointing: keeps the results of linear layers. Attention is computed again.
+inline recompute::CheckpointPolicy keep_matmuls(const recompute::CheckpointOp& op) {
+  return op.name == "aten::mm" || op.name == "aten::addmm" ? recompute::CheckpointPolicy::must_save
+                                                           : recompute::CheckpointPolicy::must_recompute;
 }
 
 struct Training {

@@ -4,6 +4,7 @@
 #include "bellows/models/blocks.h"
 #include "bellows/parallel/ddp/distributed_data_parallel.h"
 #include "bellows/recompute/activation_checkpoint.h"
+#include "bellows/recompute/partition.h"
 #include "tests/parallel/own_processes.h"
 #include "tests/parallel/tensor/tensor_support.h"
 #include "tests/support/errors.h"
@@ -88,6 +89,37 @@ TEST(TensorTraining, CheckpointedDropoutOfTheDefaultGenerator) {
   run_processes(2, [](const comm::World& world, const std::string&) {
     const Training how{.steps = 5, .dropout = 0.2, .default_generator = true, .prepare = checkpoint_blocks};
     for (const Task& task : {bert_task(), gpt_task(), distilbert_task()}) {
+      SCOPED_TRACE(task.name);
+      const Outcome alone = train_alone(task, how);
+      expect_close(train_on_rank(task, how, world), alone, 1e-9);
+    }
+  });
+}
+
+// In processes, for the same reason.
+TEST(TensorTraining, PartitionedActivationCheckpointing) {
+  run_processes(2, [](const comm::World& world, const std::string&) {
+    const Training how{.steps = 5, .dropout = 0.2, .default_generator = true, .prepare = checkpoint_blocks};
+    for (const Task& task : {bert_task(), gpt_task()}) {
+      SCOPED_TRACE(task.name);
+      const Outcome alone = train_alone(task, how);
+      const recompute::PartitionGuard guard(world, {.min_bytes = 1});
+      expect_close(train_on_rank(task, how, world), alone, 1e-9);
+      EXPECT_GT(guard.stats().tensors, 0);
+    }
+  });
+}
+
+// In processes, for the same reason.
+TEST(TensorTraining, SelectiveActivationCheckpointing) {
+  run_processes(2, [](const comm::World& world, const std::string&) {
+    const auto keep = [](const Model& model) {
+      models::run_blocks_by(model, [](const models::Block& block, const at::Tensor& x) {
+        return recompute::checkpoint({.policy = keep_matmuls}, block, x);
+      });
+    };
+    const Training how{.steps = 5, .dropout = 0.2, .default_generator = true, .prepare = keep};
+    for (const Task& task : {bert_task(), gpt_task()}) {
       SCOPED_TRACE(task.name);
       const Outcome alone = train_alone(task, how);
       expect_close(train_on_rank(task, how, world), alone, 1e-9);
