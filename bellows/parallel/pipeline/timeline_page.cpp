@@ -82,7 +82,7 @@ std::string timeline_chart(const PipelineSchedule& schedule, const PipelineTimel
   }
   std::string marks;
   for (const auto rank : c10::irange(timeline.ranks.size())) {
-    const double y = row_step * static_cast<double>(rank);
+    const double y = 1 + row_step * static_cast<double>(rank);
     marks += c10::str("<text class=\"axis\" x=\"0\" y=\"", y + row_height / 2 + 4, "\">rank ", rank,
                       "</text><rect class=\"row\" x=\"", chart_left, "\" y=\"", y, "\" width=\"",
                       chart_right - chart_left, "\" height=\"", row_height, "\"/>\n");
