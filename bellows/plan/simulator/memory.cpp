@@ -59,14 +59,16 @@ double logit_bytes(const TransformerShape& shape, const SimulatedMesh& mesh, con
          (element_bytes(job) + 2 * fp32_bytes);
 }
 
-/// Parameters that ZeRO-3 has gathered at the same time: embedding and output layer, and two layers.
+/// Parameters that ZeRO-3 has gathered at the same time: embedding and output layer, and two layers. A pipeline gathers
+/// all parameters of a rank once per step.
 double gathered_bytes(const TransformerShape& shape, const SimulatedMesh& mesh, const SimulatedJob& job,
                       double parameters) {
   if (job.zero_stage < 3 || shard_ranks(mesh) == 1) return 0;
   const double working =
       static_cast<double>(shape.embedding_parameters() + shape.head_parameters() + 2 * shape.layer_parameters()) /
       static_cast<double>(mesh.tensor);
-  return element_bytes(job) * (job.reshard_after_forward ? std::min(working, parameters) : parameters);
+  const bool reshards = job.reshard_after_forward && mesh.pipeline == 1;
+  return element_bytes(job) * (reshards ? std::min(working, parameters) : parameters);
 }
 
 /// Parameters of all stages of a rank.
@@ -106,7 +108,8 @@ SimulatedMemory memory_of_rank(const TransformerShape& shape, const SimulatedMes
   memory.parameters = fp32_bytes * parameters * share(3);
   // ZeRO-3 gathers weights in 16 bits. Otherwise, autocast makes copies.
   if (job.dtype != "fp32" && job.zero_stage < 3) memory.parameters += 2 * parameters;
-  memory.gradients = fp32_bytes * parameters * share(2);
+  // A pipeline adds the gradients of all micro-batches before it divides them.
+  memory.gradients = fp32_bytes * parameters * (mesh.pipeline > 1 ? 1 : share(2));
   memory.state = job.state_bytes * parameters * share(1);
   memory.activations = in_flight * static_cast<double>(rank_layers) / static_cast<double>(rank_stages) * tokens *
                        kept_token_bytes(shape, mesh, job, job.recomputed);

@@ -15,6 +15,8 @@ namespace bellows::train {
 
 namespace {
 
+constexpr const char* recomputed_names[] = {"nothing", "attention", "half", "blocks"};
+
 constexpr std::pair<const char*, int64_t SimulatedMesh::*> mesh_axes[] = {{"data", &SimulatedMesh::data},
                                                                           {"shard", &SimulatedMesh::shard},
                                                                           {"context", &SimulatedMesh::context},
@@ -97,6 +99,18 @@ SimulatedMesh parse_simulated_mesh(const std::string& text) {
                         1 << 24,
                     "mesh: expected at most 16777216 ranks, got more in \"", text, "\".");
   return mesh;
+}
+
+std::string to_string(Recomputed recomputed) {
+  return recomputed_names[static_cast<size_t>(recomputed)];
+}
+
+Recomputed parse_recomputed(const std::string& text) {
+  const std::vector<std::string> names(std::begin(recomputed_names), std::end(recomputed_names));
+  const auto found = std::find(names.begin(), names.end(), text);
+  TORCH_CHECK_VALUE(found != names.end(), "recompute: expected nothing, attention, half or blocks, got \"", text, "\".",
+                    did_you_mean(text, names));
+  return static_cast<Recomputed>(found - names.begin());
 }
 
 std::string job_problem(const TransformerShape& shape, const SimulatedMesh& mesh, const SimulatedJob& job) {

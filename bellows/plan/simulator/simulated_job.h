@@ -33,6 +33,10 @@ enum class Recomputed {
   blocks      ///< everything except the inputs of blocks
 };
 
+std::string to_string(Recomputed recomputed);  ///< "nothing", "attention", "half" or "blocks"
+/// Throws: c10::ValueError if the text is no such name (the message suggests one)
+Recomputed parse_recomputed(const std::string& text);
+
 /// The settings of a training step.
 struct SimulatedJob {
   int64_t batch = 1;              ///< samples of a step, over all ranks

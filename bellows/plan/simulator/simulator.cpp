@@ -170,6 +170,12 @@ class StepSimulator {
   double parameters_;
 };
 
+Cluster scaled(Cluster cluster, double factor) {
+  for (auto& [dtype, flops] : cluster.flops) flops *= factor;
+  cluster.memory_bytes_per_second *= factor;
+  return cluster;
+}
+
 /// Operations of forward and backward for one token.
 double model_operations(const TransformerShape& shape, const SimulatedJob& job) {
   const auto head = static_cast<double>(shape.predicts_tokens ? shape.vocabulary * shape.width : 0);
@@ -196,24 +202,20 @@ Simulation simulate(const TransformerShape& shape, const Cluster& cluster, const
   return result;
 }
 
-Cluster calibrate(Cluster cluster, const TransformerShape& shape, const SimulatedMesh& mesh, const SimulatedJob& job,
-                  double seconds) {
-  double& share = cluster.achieved[job.dtype];
-  const auto seconds_with = [&](double value) {
-    share = value;
-    return simulate(shape, cluster, mesh, job).time.total();
+Cluster calibrate(const Cluster& cluster, const TransformerShape& shape, const SimulatedMesh& mesh,
+                  const SimulatedJob& job, double seconds) {
+  const auto seconds_at = [&](double factor) {
+    return simulate(shape, scaled(cluster, factor), mesh, job).time.total();
   };
-  double low = 1e-3, high = 1;
-  const double slowest = seconds_with(low), fastest = seconds_with(high);
-  TORCH_CHECK_VALUE(seconds >= fastest && seconds <= slowest, "calibrate: expected a step between ",
-                    format_seconds(fastest), " and ", format_seconds(slowest), " with cluster ", cluster.name, ", got ",
-                    format_seconds(seconds), ". Check the rates of the cluster.");
+  double slow = 1e-3, fast = 1e3;
+  TORCH_CHECK_VALUE(seconds >= seconds_at(fast) && seconds <= seconds_at(slow), "calibrate: a step of ",
+                    format_seconds(seconds), " is not possible with cluster ", cluster.name, ", whose prediction is ",
+                    format_seconds(seconds_at(1)), ". Check its links and rates.");
   for (int i = 0; i < 60; ++i) {
-    const double middle = std::sqrt(low * high);
-    (seconds_with(middle) > seconds ? low : high) = middle;
+    const double middle = std::sqrt(slow * fast);
+    (seconds_at(middle) > seconds ? slow : fast) = middle;
   }
-  share = high;
-  return cluster;
+  return scaled(cluster, fast);
 }
 
 }  // namespace bellows::train

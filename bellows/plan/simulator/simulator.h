@@ -42,17 +42,18 @@ struct Simulation {
 ///
 /// Gradients are exchanged in fp32, and ZeRO-3 gathers parameters in the dtype of activations. Without a pipeline, the
 /// exchange overlaps with forward and backward. The gradients of the last layer in backward and of the embedding cannot
-/// overlap. With a pipeline, the exchange follows the last backward.
+/// overlap. With a pipeline, the exchange follows the last backward, so complete gradients stay in memory.
 /// Numerics: an estimate. docs/simulator.md compares it with measurements and published figures
 /// Cost:     O(stages · micro-batches), usually below a millisecond
 /// Throws:   c10::ValueError with job_problem(), or if the cluster does not describe the dtype
 Simulation simulate(const TransformerShape& shape, const Cluster& cluster, const SimulatedMesh& mesh,
                     const SimulatedJob& job);
 
-/// Sets the share of peak operations that matrix multiplications reach, so that simulate() returns a measured time.
+/// Multiplies the rates of the devices (operations and memory bandwidth) by one factor, so that simulate() returns a
+/// measured time.
 /// Params: seconds – measured time of a step of `mesh` and `job`
-/// Throws: c10::ValueError if no share from 0.001 to 1 gives this time. The message names the possible times
-Cluster calibrate(Cluster cluster, const TransformerShape& shape, const SimulatedMesh& mesh, const SimulatedJob& job,
-                  double seconds);
+/// Throws: c10::ValueError if no factor from 1/1000 to 1000 gives this time, for example because exchanges alone take longer
+Cluster calibrate(const Cluster& cluster, const TransformerShape& shape, const SimulatedMesh& mesh,
+                  const SimulatedJob& job, double seconds);
 
 }  // namespace bellows::train
