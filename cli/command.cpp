@@ -186,6 +186,7 @@ struct Arguments {
   TrainArguments train;
   LadderArguments ladder;
   PlanArguments plan;
+  SimulateArguments simulate;
   EvaluateArguments evaluate;
   PredictArguments predict;
   QuantizeArguments quantize;
@@ -214,6 +215,7 @@ std::vector<Verb> add_verbs(CLI::App& app, Arguments& all) {
       {add_ladder(app, all.ladder),
        [&] { return with_plugins(all.ladder.plugins, [&] { return run_ladder(all.ladder); }); }},
       {add_plan(app, all.plan), [&] { return with_plugins(all.plan.plugins, [&] { return run_plan(all.plan); }); }},
+      {add_simulate(app, all.simulate), [&] { return run_simulate(all.simulate); }},
       {add_evaluate(app, all.evaluate),
        [&] { return with_plugins(all.evaluate.plugins, [&] { return run_evaluate(all.evaluate); }); }},
       {add_predict(app, all.predict),

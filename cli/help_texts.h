@@ -189,6 +189,22 @@ Examples:
   bellows export --recipe digits.yaml --weights digits-int8.safetensors --output digits-int8.onnx
 )";
 
+inline constexpr const char* simulate_footer =
+    R"(Predicts the time and memory of a training step of a transformer on a cluster, without running it. The cluster is
+described by a YAML file with the rates of devices and links. Without --cluster, the command measures this machine.
+
+With --mesh, the output divides the time of a step into computation, exchanges that no computation hides, and the bubble
+of the pipeline. With --ranks instead, the command compares all meshes of this many ranks, and states which one is
+fastest and why.
+
+Examples:
+  bellows simulate gpt2 --ranks 4 --batch 16 --dtype fp32
+  bellows simulate --measure > here.yaml
+  bellows simulate llama.json --cluster h100.yaml --batch 512 --seq 8192 \
+    --mesh "{shard: 32, tensor: 8}" --zero 3 --recompute blocks
+  bellows simulate llama.json --cluster h100.yaml --batch 512 --ranks 64 --json
+)";
+
 inline constexpr const char* distill_footer =
     R"(Trains a small model, the student, with the outputs of a trained model, the teacher, and with the targets. The training
 uses the teacher's recipe with another model, unless you pass --recipe. Options and --set change it. At the end, a table

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bellows/comm/launch/launcher.h"
+#include "bellows/plan/simulator/simulated_job.h"
 
 namespace bellows::train {
 struct Recipe;
@@ -74,6 +75,17 @@ struct PlanArguments {
   uint64_t host_memory = 0;       ///< host memory for weights in bytes, with `device_map`
   double price = 0, step_ms = 0;  ///< price of one device per hour, and time of a step; each is 0 if not set
   std::string html, trace;        ///< files for the timeline of the predicted step; a file is not written if ""
+  JsonTarget json;
+};
+
+/// Arguments of `bellows simulate`.
+struct SimulateArguments {
+  std::string model, cluster, mesh;  ///< each is "" if not set
+  bool measure = false;              ///< write the description of this machine instead
+  int64_t ranks = 0;                 ///< if set, compare all meshes of this many ranks
+  std::string recompute = "nothing";
+  bool contiguous = false;    ///< the axis context does not use zig-zag order
+  train::SimulatedJob job{};  ///< other settings
   JsonTarget json;
 };
 
@@ -282,6 +294,7 @@ int run_recipe_keys(const JsonTarget& target);
 int run_ladder(const LadderArguments& arguments);
 int run_plan(const PlanArguments& arguments);
 int run_schedule(const ScheduleArguments& arguments);
+int run_simulate(const SimulateArguments& arguments);
 int run_import(const ImportArguments& arguments);
 int run_select(const SelectArguments& arguments);
 int run_evaluate(const EvaluateArguments& arguments);

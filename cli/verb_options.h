@@ -17,6 +17,7 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments);
 void add_ladder_comparison(CLI::App* verb, LadderArguments& arguments);
 CLI::App* add_plan(CLI::App& app, PlanArguments& arguments);
 CLI::App* add_schedule(CLI::App& app, ScheduleArguments& arguments);
+CLI::App* add_simulate(CLI::App& app, SimulateArguments& arguments);
 CLI::App* add_import(CLI::App& app, ImportArguments& arguments);
 CLI::App* add_select(CLI::App& app, SelectArguments& arguments);
 CLI::App* add_quantize(CLI::App& app, QuantizeArguments& arguments);

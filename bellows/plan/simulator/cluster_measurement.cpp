@@ -7,6 +7,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <vector>
@@ -56,7 +57,7 @@ double measure_memory() {
 }  // namespace
 
 Cluster measure_cluster() {
-  const NoGradMode no_grad;
+  const no_grad guard;
   const Machine machine = this_machine();
   const auto threads = static_cast<double>(at::get_num_threads());
   Cluster cluster;
