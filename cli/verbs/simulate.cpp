@@ -63,7 +63,7 @@ std::string memory_text(const Simulation& simulation) {
          line("total", memory.total());
 }
 
-std::string speed_text(const Simulation& simulation) {
+std::string throughput_text(const Simulation& simulation) {
   std::string text = c10::str(simulation.fits ? "The step fits into " : "The step does not fit into ",
                               format_bytes(simulation.capacity),
                               " per rank. Throughput: ", number("%.4g", simulation.samples_per_second), " samples/s, ",
@@ -132,7 +132,7 @@ void print_mesh(const SimulateArguments& arguments, const train::TransformerShap
   const Simulation simulation = usable([&] { return simulate(shape, cluster, mesh, arguments.job); });
   if (arguments.json != "-")
     print_result(heading_of(arguments, shape, cluster) + "Mesh: " + mesh.to_string() + "\n\n" +
-                 time_text(simulation.time) + "\n" + memory_text(simulation) + "\n" + speed_text(simulation));
+                 time_text(simulation.time) + "\n" + memory_text(simulation) + "\n" + throughput_text(simulation));
   write_json(arguments.json, json_text(simulation_json(simulation)));
 }
 

@@ -7,7 +7,7 @@ namespace bellows::train {
 
 namespace {
 
-constexpr double fp32_bytes = 4;
+constexpr double fp32_element_bytes = 4;
 
 /// Bytes of the activations of a layer, for each token of a rank.
 struct TokenBytes {
@@ -28,7 +28,7 @@ TokenBytes token_bytes(const TransformerShape& shape, const SimulatedJob& job) {
   bytes.divided = element * (2 * query + 2 * kv + (shape.gated ? 3 : 2) * inner);
   // Fused attention keeps the logarithm of the sum of exponentials in fp32. Other attention keeps probabilities, their
   // dropped-out copy and the mask.
-  bytes.scores = job.fused_attention ? fp32_bytes * heads : heads * keys * (element * (1 + mask) + mask);
+  bytes.scores = job.fused_attention ? fp32_element_bytes * heads : heads * keys * (element * (1 + mask) + mask);
   bytes.alternate = element * (query + kv + inner + (shape.gated ? width : 0));  // of the order q, k, v, o, …
   return bytes;
 }
@@ -56,7 +56,7 @@ double kept_token_bytes(const TransformerShape& shape, const SimulatedMesh& mesh
 double logit_bytes(const TransformerShape& shape, const SimulatedMesh& mesh, const SimulatedJob& job) {
   if (!shape.predicts_tokens) return 0;
   return micro_tokens(shape, mesh, job) * static_cast<double>(shape.vocabulary) / static_cast<double>(mesh.tensor) *
-         (element_bytes(job) + 2 * fp32_bytes);
+         (element_bytes(job) + 2 * fp32_element_bytes);
 }
 
 /// Parameters that ZeRO-3 has gathered at the same time: embedding and output layer, and two layers. A pipeline gathers
@@ -105,11 +105,11 @@ SimulatedMemory memory_of_rank(const TransformerShape& shape, const SimulatedMes
   }
   const double in_flight = parallel::activations_in_flight(schedule)[static_cast<size_t>(rank)];
   SimulatedMemory memory;
-  memory.parameters = fp32_bytes * parameters * share(3);
+  memory.parameters = fp32_element_bytes * parameters * share(3);
   // ZeRO-3 gathers weights in 16 bits. Otherwise, autocast makes copies.
   if (job.dtype != "fp32" && job.zero_stage < 3) memory.parameters += 2 * parameters;
   // A pipeline adds the gradients of all micro-batches before it divides them.
-  memory.gradients = fp32_bytes * parameters * (mesh.pipeline > 1 ? 1 : share(2));
+  memory.gradients = fp32_element_bytes * parameters * (mesh.pipeline > 1 ? 1 : share(2));
   memory.state = job.state_bytes * parameters * share(1);
   memory.activations = in_flight * static_cast<double>(rank_layers) / static_cast<double>(rank_stages) * tokens *
                        kept_token_bytes(shape, mesh, job, job.recomputed);

@@ -128,7 +128,10 @@ std::string job_problem(const TransformerShape& shape, const SimulatedMesh& mesh
   check(divisor_problem("tensor", mesh.tensor, "attention heads", shape.heads));
   check(divisor_problem("tensor", mesh.tensor, "heads of keys and values", shape.kv_heads));
   check(divisor_problem("tensor", mesh.tensor, "inner width", shape.inner));
-  check(divisor_problem("context", mesh.context * (job.zigzag && mesh.context > 1 ? 2 : 1), "length", length));
+  const int64_t chunks = mesh.context * (job.zigzag && mesh.context > 1 ? 2 : 1);
+  if (length % chunks != 0)
+    check(c10::str("The axis context divides the length, ", length, ", into ", chunks, " chunks. Choose a multiple of ",
+                   chunks, "."));
   check(pipeline_problem(shape, mesh, job));
   return problem;
 }

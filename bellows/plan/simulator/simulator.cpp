@@ -15,7 +15,7 @@ namespace bellows::train {
 
 namespace {
 
-constexpr double gradient_bytes = 4;
+constexpr double gradient_element_bytes = 4;
 
 parallel::PipelineSchedule schedule_of(const SimulatedMesh& mesh, const SimulatedJob& job) {
   const int ranks = static_cast<int>(mesh.pipeline), micro_batches = static_cast<int>(job.micro_batches);
@@ -115,7 +115,7 @@ class StepSimulator {
     if (replicas == 1) return 0;
     const ClusterLink all = ring_link(cluster_, replicas, mesh_.tensor, mesh_.ranks());
     if (job_.zero_stage == 0 || shards == 1) {
-      const double exchange = all_reduce_seconds(all, replicas, gradient_bytes * parameters_);
+      const double exchange = all_reduce_seconds(all, replicas, gradient_element_bytes * parameters_);
       return hidden_in_backward(exchange);
     }
     const ClusterLink link = ring_link(cluster_, shards, mesh_.tensor, mesh_.ranks());
@@ -123,7 +123,8 @@ class StepSimulator {
     if (replicas > shards) {  // the shards' gradients of all copies are averaged
       const int64_t copies = replicas / shards;
       const ClusterLink between = ring_link(cluster_, copies, mesh_.tensor * shards, mesh_.ranks());
-      seconds += all_reduce_seconds(between, copies, gradient_bytes * parameters_ / static_cast<double>(shards));
+      seconds +=
+          all_reduce_seconds(between, copies, gradient_element_bytes * parameters_ / static_cast<double>(shards));
     }
     return seconds;
   }
@@ -143,9 +144,9 @@ class StepSimulator {
   }
 
   double sharded_s(const ClusterLink& link, int64_t shards) const {
-    const double reduce = gather_seconds(link, shards, gradient_bytes * parameters_);
+    const double reduce = gather_seconds(link, shards, gradient_element_bytes * parameters_);
     if (job_.zero_stage < 3) {
-      const double gather = gather_seconds(link, shards, gradient_bytes * parameters_);  // after the update
+      const double gather = gather_seconds(link, shards, gradient_element_bytes * parameters_);  // after the update
       if (job_.zero_stage == 1) return hidden_in_backward(2 * reduce) + gather;
       const double passes = mesh_.pipeline > 1 ? 1 : static_cast<double>(job_.micro_batches);
       return passes * hidden_in_backward(reduce) + gather;
@@ -170,7 +171,7 @@ class StepSimulator {
   double parameters_;
 };
 
-Cluster scaled(Cluster cluster, double factor) {
+Cluster with_rates_scaled(Cluster cluster, double factor) {
   for (auto& [dtype, flops] : cluster.flops) flops *= factor;
   cluster.memory_bytes_per_second *= factor;
   return cluster;
@@ -205,7 +206,7 @@ Simulation simulate(const TransformerShape& shape, const Cluster& cluster, const
 Cluster calibrate(const Cluster& cluster, const TransformerShape& shape, const SimulatedMesh& mesh,
                   const SimulatedJob& job, double seconds) {
   const auto seconds_at = [&](double factor) {
-    return simulate(shape, scaled(cluster, factor), mesh, job).time.total();
+    return simulate(shape, with_rates_scaled(cluster, factor), mesh, job).time.total();
   };
   double slow = 1e-3, fast = 1e3;
   TORCH_CHECK_VALUE(seconds >= seconds_at(fast) && seconds <= seconds_at(slow), "calibrate: a step of ",
@@ -215,7 +216,7 @@ Cluster calibrate(const Cluster& cluster, const TransformerShape& shape, const S
     const double middle = std::sqrt(slow * fast);
     (seconds_at(middle) > seconds ? slow : fast) = middle;
   }
-  return scaled(cluster, fast);
+  return with_rates_scaled(cluster, fast);
 }
 
 }  // namespace bellows::train
