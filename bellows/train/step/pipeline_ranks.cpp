@@ -117,7 +117,7 @@ Tensors placeholder_inputs(const Model& model, const data::Batch& batch) {
 }
 
 /// The tensors that the loss of a micro-batch reads. The first two are the items and the positions of the samples.
-struct Targets {
+struct LossTensors {
   Tensors tensors;
   std::vector<std::string> names = {};  ///< of the tensors after the first two
 
@@ -129,8 +129,8 @@ struct Targets {
 };
 
 /// Params: items – of the samples in the batch; rows – number of samples, of which the last ones may be repeated
-Targets loss_targets(const data::Batch& batch, const at::Tensor& items, int64_t rows) {
-  Targets targets;
+LossTensors loss_targets(const data::Batch& batch, const at::Tensor& items, int64_t rows) {
+  LossTensors targets;
   const at::Tensor none = at::zeros({rows - items.numel()}, items.options());
   targets.tensors = {at::cat({items, none}), at::arange(rows, at::kLong)};
   for (const auto& [name, tensor] : batch.tensors()) {
@@ -250,7 +250,7 @@ PipelineOutput PipelineRanks::forward_backward(const data::Batch& batch, const P
 
   Tensors inputs = empty ? placeholder_inputs(model_, batch) : inputs_of(model_, task_, batch);
   for (at::Tensor& input : inputs) input = filled_up(input, stages_->schedule().micro_batches);
-  const Targets targets = loss_targets(batch, items, samples_in(inputs));
+  const LossTensors targets = loss_targets(batch, items, samples_in(inputs));
   std::vector<std::pair<at::Tensor, at::Tensor>> outputs;
   const parallel::PipelineLoss loss = [&](const at::Tensor& output, const Tensors& part) {
     if (counts_none) return at::sum(output.reshape({-1}).narrow(0, 0, 0));
