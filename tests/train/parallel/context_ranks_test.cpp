@@ -156,7 +156,8 @@ TEST(ContextRanks, RecipesAreReadAndChecked) {
   const auto message = [](const std::string& text) { return error_of([&] { Recipe::parse(text); }); };
   const auto with_mesh = [&](const std::string& text) { return message("mesh: {context: 2}\n" + text); };
   EXPECT_THAT(message("context_method: gather"), HasSubstr("context_method = gather works only with an axis context"));
-  EXPECT_THAT(message("mesh: {context: 1}"), HasSubstr("or with an axis tensor or context of at least 2, got ddp"));
+  EXPECT_THAT(message("mesh: {context: 1}"),
+              HasSubstr("or with an axis pipeline, context or tensor of at least 2, got ddp"));
   EXPECT_THAT(with_mesh("context_method: rings"), HasSubstr("ring"));
   EXPECT_THAT(message("mesh: {context: 2, tensor: 2}"), HasSubstr("the axis tensor divides the model"));
   EXPECT_THAT(message("mesh: {context: 2, shard: 2}\ndata_parallel: zero2"),

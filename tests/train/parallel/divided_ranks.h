@@ -84,6 +84,7 @@ inline MakeJob classifier_job(int64_t tokens = 6) {
     const data::Dataset data = data::Dataset(data::from_tensors({{"tokens", ids}, {"label", labels}}));
     return job_of(recipe, model, cross_entropy_loss(model), data.batch(recipe.batch_size).threads(0), Task{});
   };
+}
 
 /// A model without an automatic plan, on 25 points.
 inline Job points_job(const Recipe& recipe) {

@@ -197,7 +197,8 @@ TEST(PipelineRanks, RecipesAreReadAndChecked) {
   EXPECT_EQ(with_mesh("recompute: blocks\nprecision: fp16\nmax_grad_norm: 1\npipeline_schedule: own/table.txt"), "");
   EXPECT_THAT(message("micro_batches: 2"), HasSubstr("micro_batches works only with an axis pipeline in mesh"));
   EXPECT_THAT(message("pipeline_schedule: gpipe"), HasSubstr("pipeline_schedule works only with an axis pipeline"));
-  EXPECT_THAT(message("mesh: {pipeline: 1}"), HasSubstr("or with an axis tensor or pipeline of at least 2, got ddp"));
+  EXPECT_THAT(message("mesh: {pipeline: 1}"),
+              HasSubstr("or with an axis pipeline, context or tensor of at least 2, got ddp"));
   EXPECT_THAT(with_mesh("pipeline_schedule: gpip"), HasSubstr("Did you mean \"gpipe\"?"));
   EXPECT_THAT(with_mesh("pipeline_stages: 2"), HasSubstr("the schedule interleaved needs at least 2 stages per rank"));
   EXPECT_THAT(with_mesh("pipeline_schedule: interleaved"), HasSubstr("needs at least 2 stages per rank"));
@@ -205,6 +206,7 @@ TEST(PipelineRanks, RecipesAreReadAndChecked) {
               HasSubstr("micro_batches = 3 must be a multiple of the 2 ranks"));
   EXPECT_THAT(with_mesh("data_parallel: zero1"), HasSubstr("data_parallel = zero1 shards the complete model"));
   EXPECT_THAT(message("mesh: {shard: 2, pipeline: 2}"), HasSubstr("the axis shard belongs to ZeRO"));
+  EXPECT_THAT(message("mesh: {context: 2, pipeline: 2}"), HasSubstr("the axis pipeline divides the model"));
   for (const char* refused :
        {"data_parallel: dp", "compile: step", "optimizer_state: int8", "optimizer_in_backward: true",
         "gradient_accumulation_dtype: fp32", "gradient_compression: bf16", "reproducible_ranks: 2",
@@ -277,14 +279,14 @@ TEST(PipelineRanks, JobsNeedALossOfOutputsAndParametersOfAllStages) {
     return error_on_two_ranks(make, {recipe, recipe});
   };
   EXPECT_THAT(error_with([](Job& job) { job.output_loss = {}; }), HasSubstr("set Job::output_loss"));
-  EXPECT_THAT(error_with([](Job& job) {
-                job.loss(data::Batch({{"tokens", at::ones({2, 6}, at::kLong)},
-                                      {"segment_ids", at::ones({2, 6}, at::kLong)}},
-                                     {}, {}))
-                    .loss.backward();
-                job.optimizers.front()->step();
-              }),
-              HasSubstr("already has state for complete ones"));
+  EXPECT_THAT(
+      error_with([](Job& job) {
+        job.loss(data::Batch({{"tokens", at::ones({2, 6}, at::kLong)}, {"segment_ids", at::ones({2, 6}, at::kLong)}},
+                             {}, {}))
+            .loss.backward();
+        job.optimizers.front()->step();
+      }),
+      HasSubstr("already has state for complete ones"));
   EXPECT_THAT(error_with([](Job& job) {
                 job.optimizers.front() = std::make_shared<optim::AdamW>(
                     std::vector<at::Tensor>{job.model.parameters().back()}, optim::AdamWOptions{});
