@@ -76,9 +76,12 @@ class StrategyRun {
   }
 
   double backward() {
-    std::optional<parallel::TensorParallel::Scope> scope;
-    if (tensor_) scope.emplace(tensor_->scope());
-    const at::Tensor logits = ddp_ ? ddp_->forward(ids_) : tensor_ ? tensor_->forward(ids_) : model_.forward(ids_);
+    if (!tensor_) return backward_from(ddp_ ? ddp_->forward(ids_) : model_.forward(ids_));
+    const auto scope = tensor_->scope();
+    return backward_from(tensor_->forward(ids_));
+  }
+
+  double backward_from(const at::Tensor& logits) const {
     const at::Tensor loss = next_token_loss(logits, {labels_});
     loss.backward();
     return loss.item<double>();
