@@ -9,6 +9,7 @@
 
 #include "bellows/core/stats.h"
 #include "bellows/plan/candidates.h"
+#include "bellows/plan/pipeline_strategy.h"
 #include "bellows/plan/tensor_strategy.h"
 
 namespace bellows::train {
@@ -260,8 +261,10 @@ std::string reason_for(const StrategyChoice& choice, bool on_cpu) {
   const std::string capacity = memory_text(choice.capacity), needed = memory_text(best.bytes_per_rank);
   if (!best.mesh.empty())
     return c10::str("ZeRO-3 needs ", memory_text(choice.rows[zero3_row].bytes_per_rank), " per rank, more than ",
-                    capacity, ", and no memory technique is enough. Tensor parallelism divides each layer and needs ",
-                    needed, ". Set mesh: {", best.mesh, "}.");
+                    capacity, ", and no memory technique is enough. ",
+                    best.mesh.starts_with("pipeline") ? "A pipeline divides the layers among the ranks"
+                                                      : "Tensor parallelism divides each layer",
+                    " and needs ", needed, ". Set mesh: {", best.mesh, "}.");
   if (best.measures.stage == 0)
     return c10::str("DDP needs ", needed, " per rank and fits into ", capacity,
                     ". ZeRO would save memory that is not needed.");
@@ -280,7 +283,7 @@ std::string reason_for(const StrategyChoice& choice, bool on_cpu) {
 }  // namespace
 
 std::string StrategyRow::title() const {
-  if (!mesh.empty()) return "tensor parallelism";
+  if (!mesh.empty()) return mesh.starts_with("pipeline") ? "pipeline parallelism" : "tensor parallelism";
   const std::string name = measures.stage == 0 ? "DDP" : c10::str("ZeRO-", measures.stage);
   return techniques.empty() ? name : name + " with " + techniques;
 }
@@ -306,7 +309,9 @@ StrategyChoice choose_strategy(const MemoryPlan& plan, const Situation& situatio
   for (int stage = 0; stage <= 3; ++stage) choice.rows.push_back(predictor.row(predictor.with_stage(stage)));
   const bool shards = choice.rows[zero3_row].needs.empty();
   if (shards) add_techniques(choice, predictor);
-  if (auto row = tensor_strategy(plan, situation, ranks, link_bytes_per_second)) {
+  for (const auto strategy : {tensor_strategy, pipeline_strategy}) {
+    auto row = strategy(plan, situation, ranks, link_bytes_per_second);
+    if (!row) continue;
     row->needs = choice.rows.front().needs;  // also with DDP
     choice.rows.push_back(std::move(*row));
   }

@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "bellows/plan/strategy_mesh.h"
+
 namespace bellows::train {
 
 namespace {
@@ -13,18 +15,6 @@ using inspect::TensorKind;
 
 std::string mesh_for(int64_t ranks) {
   return c10::str("tensor: ", ranks);
-}
-
-/// Whether the recipe accepts a mesh with an axis `tensor`.
-bool accepts_tensor_axis(Recipe recipe, int64_t ranks) {
-  recipe.data_parallel = "ddp";
-  recipe.mesh = mesh_for(ranks);
-  try {
-    recipe.validate();
-    return true;
-  } catch (const c10::Error&) {
-    return false;
-  }
 }
 
 /// Share of the activations of a layer that each rank holds.
@@ -38,11 +28,8 @@ int64_t estimated_peak(const MemoryPlan& plan, int64_t ranks) {
   const double share = share_of_activations(plan.model_size, plan.size.length, count);
   inspect::TensorTimeline step = plan.model.at({plan.size.batch * ranks, plan.size.length});
   for (inspect::TensorLife& tensor : step.tensors) {
-    const TensorKind kind = tensor.kind;
-    const bool divided = kind == TensorKind::weight || kind == TensorKind::gradient || kind == TensorKind::optimizer ||
-                         kind == TensorKind::master || kind == TensorKind::weight_copy;
-    const bool computed = kind == TensorKind::activation || kind == TensorKind::temporary;
-    const double factor = divided ? 1 / count : computed ? share : 1;
+    const bool computed = tensor.kind == TensorKind::activation || tensor.kind == TensorKind::temporary;
+    const double factor = has_parameters(tensor.kind) ? 1 / count : computed ? share : 1;
     tensor.bytes = std::llround(static_cast<double>(tensor.bytes) * factor);
   }
   return step.peak().bytes;
@@ -64,7 +51,7 @@ std::optional<StrategyRow> tensor_strategy(const MemoryPlan& plan, const Situati
                                            double link_bytes_per_second) {
   const models::ModelSize& model = plan.model_size;
   const bool divisible = model.layers > 0 && model.heads % ranks == 0 && model.inner % ranks == 0;
-  if (!divisible || plan.recipe.data_parallel != "ddp" || !accepts_tensor_axis(plan.recipe, ranks)) return {};
+  if (!divisible || !accepts_mesh(plan.recipe, mesh_for(ranks))) return {};
   StrategyRow row{.measures = {}, .data_parallel = "ddp", .mesh = mesh_for(ranks)};
   row.bytes_per_rank = estimated_peak(plan, ranks);
   row.fits = row.bytes_per_rank <= situation.capacity;

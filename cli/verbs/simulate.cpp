@@ -81,9 +81,14 @@ std::string heading_of(const SimulateArguments& arguments, const train::Transfor
          "\n";
 }
 
+/// A long mesh takes a line of its own.
 std::string candidate_line(const Simulation& simulation) {
+  constexpr size_t mesh_width = 40;
   const std::string zero = simulation.job.zero_stage == 0 ? "-" : std::to_string(simulation.job.zero_stage);
-  return "  " + pad_right(simulation.mesh.to_string(), 40) + pad_left(zero, 5) +
+  std::string mesh = "  " + simulation.mesh.to_string();
+  if (mesh.size() > mesh_width) mesh += "\n";
+  const size_t used = mesh.ends_with('\n') ? 0 : mesh.size();
+  return mesh + std::string(mesh_width + 2 - used, ' ') + pad_left(zero, 5) +
          pad_left(std::to_string(simulation.job.micro_batches), 7) +
          pad_left(format_seconds(simulation.time.total()), 10) + pad_left(format_bytes(simulation.memory.total()), 11) +
          pad_left(simulation.fits ? "yes" : "no", 5) + "\n";

@@ -53,6 +53,7 @@ TEST(Command, HelpHasAnExampleAndFits80Columns) {
                                              {"distill", "--help"},
                                              {"predict", "--help"},
                                              {"schedule", "--help"},
+                                             {"simulate", "--help"},
                                              {"import", "--help"},
                                              {"select", "--help"},
                                              {"launch", "--help"},

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bellows/plan/link_bandwidth.h"
+#include "bellows/plan/pipeline_strategy.h"
 
 namespace bellows::train {
 
@@ -270,6 +271,22 @@ TEST(Strategy, MeasuresTheLinkBetweenRanks) {
     EXPECT_TRUE(std::isfinite(bytes_per_second)) << ranks;
     EXPECT_GT(bytes_per_second, 0) << ranks;
   }
+}
+
+TEST(Strategy, PipelinesDivideTheParametersAndKeepMicroBatchesInFlight) {
+  MemoryPlan plan = made_plan();
+  const Situation situation{.capacity = enough, .step_seconds = 0.5};
+  EXPECT_FALSE(estimate_pipeline(plan, situation, 2, 0));  // the size of the model is unknown
+  plan.model_size = {.layers = 4, .heads = 4, .head_width = 16, .inner = 256, .words = 1, .positions = 1};
+  const auto row = estimate_pipeline(plan, situation, 2, 1e9);
+  ASSERT_TRUE(row);
+  EXPECT_EQ(row->mesh, "pipeline: 2");
+  EXPECT_EQ(row->title(), "pipeline parallelism");
+  // 16 samples in 8 micro-batches of 2: half of 1600 MiB, and the activations of two micro-batches in half of the layers.
+  EXPECT_NEAR(static_cast<double>(row->bytes_per_rank) / mib, 800 + 2 * 30, 20);
+  EXPECT_NEAR(row->compute_seconds, 0.5 * 9 / 8, 1e-9);
+  EXPECT_EQ(row->bytes_sent, 16 * 64 * 4);
+  EXPECT_FALSE(estimate_pipeline(plan, situation, 5, 0));  // more ranks than layers
 }
 
 }  // namespace bellows::train

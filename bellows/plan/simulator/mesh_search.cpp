@@ -84,15 +84,18 @@ std::string memory_words(double bytes) {
   return format_bytes(bytes);
 }
 
-/// The largest part of the time that is not computation.
-std::string largest_loss(const SimulatedTime& time) {
-  const std::pair<const char*, double> parts[] = {{"the exchange of the axis tensor", time.tensor_s},
-                                                  {"the exchange of the axis context", time.context_s},
-                                                  {"the exchange of gradients and parameters", time.data_s},
-                                                  {"the bubble of the pipeline", time.bubble_s}};
+/// The part of the time that is longer than in `best` by the largest amount.
+std::string largest_loss(const SimulatedTime& time, const SimulatedTime& best) {
+  const std::pair<const char*, double> parts[] = {
+      {"computation", time.compute_s - best.compute_s},
+      {"recomputation", time.recomputed_s - best.recomputed_s},
+      {"the exchange of the axis tensor", time.tensor_s - best.tensor_s},
+      {"the exchange of the axis context", time.context_s - best.context_s},
+      {"the exchange of gradients and parameters", time.data_s - best.data_s},
+      {"the bubble of the pipeline", time.bubble_s - best.bubble_s}};
   const auto most = std::max_element(std::begin(parts), std::end(parts),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
-  return c10::str(most->first, " takes ", format_seconds(most->second));
+  return c10::str(most->first, " takes ", format_seconds(most->second), " longer");
 }
 
 std::string search_reason(const MeshSearch& search) {
@@ -103,12 +106,12 @@ std::string search_reason(const MeshSearch& search) {
   std::string text =
       c10::str(best.mesh.to_string(), " is the fastest mesh that fits: ", format_seconds(best.time.total()),
                " per step, with ", memory_words(best.memory.total()), " of ", memory_words(best.capacity), ".");
-  const size_t next = *search.chosen + 1;
-  if (next < search.candidates.size() && search.candidates[next].fits) {
-    const Simulation& second = search.candidates[next];
-    text += c10::str(" The next one, ", second.mesh.to_string(), ", needs ", format_seconds(second.time.total()), ": ",
-                     largest_loss(second.time), ".");
-  }
+  const auto slower = std::find_if(search.candidates.begin(), search.candidates.end(), [&](const Simulation& other) {
+    return other.fits && other.time.total() > 1.01 * best.time.total();
+  });
+  if (slower != search.candidates.end())
+    text += c10::str(" With ", slower->mesh.to_string(), ", a step takes ", format_seconds(slower->time.total()), ": ",
+                     largest_loss(slower->time, best.time), ".");
   return text;
 }
 
