@@ -23,9 +23,9 @@ struct PartTime {
 /// Computes times from operation counts, bytes and rates:
 /// - A matrix multiplication of n weights and s tokens takes 2 n s operations in forward, and 4 n s in backward.
 /// - Causal attention of s tokens and width w takes 2 s² w operations in forward, and 2.5 times as many in backward.
-/// - Other operators read and write their inputs and outputs once: per token and layer, 10 elements of the width (norms
-///   and residuals), 2 of queries, keys and values (positions), and 2 or 3 of the inner width (activation function).
-///   Backward moves twice as many bytes.
+/// - Other operators read and write their inputs and outputs once. Per token and layer, these are 10 elements of the
+///   width (norms and residuals), and 2 of queries, keys and values (positions). In addition, there are 2 or 3 elements
+///   of the inner width (activation function). Backward moves twice as many bytes.
 /// - Float8 reads an input twice and writes it once (5 bytes per element), and again in backward (3 bytes). Gradients of
 ///   outputs take 7 bytes.
 /// - The axis tensor all-reduces its activations twice in forward and twice in backward of each layer. With sequence

@@ -18,8 +18,9 @@ struct SimulatedMemory {
 };
 
 /// Returns the bytes of activations of one layer and one micro-batch on one rank that are kept for backward. For GPT in
-/// 16 bits without fused attention, this is s b h (10 + 24 / t + 5 a s / (h t)), with sequence length s, batch b, width h,
-/// a heads and t ranks of the axis tensor. With sequence parallelism, it is s b h / t · (34 + 5 a s / h).
+/// 16 bits without fused attention, this is s b h (10 + 24 / t + 5 a s / (h t)). With sequence parallelism, it is
+/// s b h / t · (34 + 5 a s / h). Here, s is the length, b the batch, h the width, a the number of heads, and t the ranks
+/// of the axis tensor.
 /// Ref: arXiv:2205.05198, sections 4.1 to 4.3
 double activation_bytes(const TransformerShape& shape, const SimulatedMesh& mesh, const SimulatedJob& job);
 
