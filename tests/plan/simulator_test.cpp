@@ -260,6 +260,19 @@ TEST(Simulator, RanksThatShareCoresTakeTurns) {
   EXPECT_NEAR(compute(1), 2 * compute(2), 1e-9);
 }
 
+TEST(Simulator, WaitingRanksLeaveTheirCoresToOthers) {
+  Cluster cluster = simple_cluster();
+  cluster.shared = true;
+  cluster.devices_per_node = 2;
+  cluster.within = {1e18, 0};
+  SimulatedJob job = small_job();
+  job.micro_batches = 16;
+  const auto step = [&](int64_t ranks) { return simulate(small_shape(), cluster, {.pipeline = ranks}, job).time; };
+  EXPECT_NEAR(step(2).bubble_s / step(2).total(), 1 / 17.0, 1e-3);
+  EXPECT_NEAR(step(8).bubble_s, 0, 1e-9);
+  EXPECT_NEAR(step(8).total(), step(2).total() * 16 / 17, 1e-6);
+}
+
 TEST(Simulator, CalibrationReproducesAMeasuredTime) {
   SimulatedJob job = small_job();
   job.threads = 1;

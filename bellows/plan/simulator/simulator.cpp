@@ -61,8 +61,9 @@ class StepSimulator {
       time.tensor_s += (both.tensor_s + part.recomputed.tensor_s) * micro_batches / ranks;
       time.context_s += (both.context_s + part.recomputed.context_s) * micro_batches / ranks;
     }
-    if (mesh_.pipeline > 1)
-      time.bubble_s = pipeline_s() - time.compute_s - time.recomputed_s - time.tensor_s - time.context_s;
+    const double busy = time.compute_s + time.recomputed_s + time.tensor_s + time.context_s;
+    // Ranks that share cores do not take turns with ranks that wait.
+    if (mesh_.pipeline > 1) time.bubble_s = std::max(0.0, pipeline_s() - busy);
     time.data_s = exchange_s();
     time.update_s = times_.update_s(parameters_ / (job_.zero_stage >= 1 ? static_cast<double>(shard_ranks(mesh_)) : 1));
     return time;
@@ -83,12 +84,14 @@ class StepSimulator {
     return time;
   }
 
+  /// The length of the schedule if each rank has a device.
   double pipeline_s() const {
+    const double device = std::min(1.0, times_.devices());
     parallel::PipelineTimes times;
     for (int stage = 0; stage < schedule_.stages(); ++stage) {
       const PartTime part = stage_time(stage);
-      const double again = part.recomputed.total(), half = part.backward.total() / 2;
-      times.stages.push_back({.forward_s = part.forward.total(),
+      const double again = device * part.recomputed.total(), half = device * part.backward.total() / 2;
+      times.stages.push_back({.forward_s = device * part.forward.total(),
                               .backward_s = again + 2 * half,
                               .backward_input_s = again + half,
                               .backward_weight_s = half});
