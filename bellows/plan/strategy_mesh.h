@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <string>
 
 #include "bellows/inspect/tensor_timeline.h"
