@@ -24,15 +24,14 @@ struct SideChain final : torch::nn::Module {
     double seed = 0;
     for (const at::Tensor& parameter : parameters()) parameter.copy_(made_up(parameter.sizes(), at::kDouble, ++seed));
   }
-  /// Params: on_first – called with the first layer's output
-  at::Tensor loss(int64_t step, int64_t rank, bool with_side, const std::function<void(const at::Tensor&)>& on_first) {
-    at::Tensor x = rows(step, rank, 2);
+  at::Tensor forward(at::Tensor x) {
     for (const auto& layer : *chain) {
       x = at::tanh(layer->as<torch::nn::Linear>()->forward(x));
-      if (layer == *chain->begin()) on_first(x);
+      if (layer == *chain->begin() && on_first) on_first(x);
     }
-    return (with_side ? x + side(x) : x).square().mean();
+    return uses_side ? x + side(x) : x;
   }
+  at::Tensor loss(int64_t step, int64_t rank) { return forward(rows(step, rank, 2)).square().mean(); }
   std::vector<at::Tensor> values() const {
     std::vector<at::Tensor> result;
     for (const at::Tensor& parameter : parameters()) result.push_back(parameter.detach().clone());
@@ -41,11 +40,9 @@ struct SideChain final : torch::nn::Module {
 
   torch::nn::ModuleList chain;
   torch::nn::Linear side = torch::nn::Linear(chain_width, chain_width);
+  bool uses_side = true;
+  std::function<void(const at::Tensor&)> on_first;  ///< called with the first layer's output
 };
-
-bool uses_side(int64_t rank, int64_t users) {
-  return rank < users;
-}
 
 std::vector<at::Tensor> chain_alone(int64_t users) {
   const auto net = std::make_shared<SideChain>();
@@ -53,7 +50,10 @@ std::vector<at::Tensor> chain_alone(int64_t users) {
   for (int64_t step = 0; step < chain_steps; ++step) {
     optimizer->zero_grad();
     at::Tensor sum = at::zeros({}, at::kDouble);
-    for (const int64_t rank : {0, 1}) sum = sum + net->loss(step, rank, uses_side(rank, users), [](const auto&) {});
+    for (const int64_t rank : {0, 1}) {
+      net->uses_side = rank < users;
+      sum = sum + net->loss(step, rank);
+    }
     (sum / 2).backward();
     optimizer->step();
   }
@@ -74,17 +74,16 @@ TEST(ZeroBuckets, AnIncompleteBucketHoldsUpTheOthersOnlyInTheFirstStep) {
       const auto net = std::make_shared<SideChain>();
       const auto optimizer =
           zero_optimizer(sgd()(net->parameters()), Model::of(net), group, {.stage = 2, .bucket_bytes = 1});
-      const bool uses = uses_side(group.rank(), users);
+      net->uses_side = group.rank() < users;
+      int64_t before = 0, sent = -1;  // bytes before the gradients of the first layer are computed
+      net->on_first = [&](const at::Tensor& first) {
+        first.register_hook([&](const at::Tensor&) { sent = bytes_scattered(group) - before; });
+      };
       for (int64_t step = 0; step < chain_steps; ++step) {
         optimizer->zero_grad();
-        const int64_t before = bytes_scattered(group);
-        int64_t sent = -1;  // before the gradients of the first layer are computed
-        net->loss(step, group.rank(), uses,
-                  [&](const at::Tensor& first) {
-                    first.register_hook([&](const at::Tensor&) { sent = bytes_scattered(group) - before; });
-                  })
-            .backward();
-        EXPECT_EQ(sent > 0, step > 0 || uses) << "step " << step;
+        before = bytes_scattered(group);
+        net->loss(step, group.rank()).backward();
+        EXPECT_EQ(sent > 0, step > 0 || net->uses_side) << "step " << step;
         optimizer->step();
       }
       expect_close(net->values(), expected, 1e-9);
