@@ -201,12 +201,14 @@ std::vector<bool> GradientShards::take_used() {
   auto* const used = flags.mutable_data_ptr<uint8_t>();
   auto* const incomplete = std::copy(used_.begin(), used_.end(), used);
   std::copy(incomplete_.begin(), incomplete_.end(), incomplete);
+  std::vector<bool> result(used_.size());  // allocated here, because ranks that threw below would use another order
   comm::all_reduce(flags, all_, comm::Reduce::max);
+  std::copy(used, incomplete, result.begin());
   std::iota(order_.begin(), order_.end(), size_t{0});
   std::stable_partition(order_.begin(), order_.end(), [&](size_t bucket) { return incomplete[bucket] == 0; });
   used_.assign(used_.size(), false);
   incomplete_.assign(incomplete_.size(), false);
-  return std::vector<bool>(used, incomplete);
+  return result;
 }
 
 }  // namespace bellows::parallel
