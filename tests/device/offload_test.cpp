@@ -33,6 +33,8 @@ std::vector<at::Tensor> trained_on_device(const comm::Group& group, Offload plac
   optimizer->with_full_parameters([&] {
     for (const at::Tensor& parameter : net->parameters()) values.push_back(parameter.detach().to(at::kCPU));
   });
+  optimizer->unshard();
+  for (const at::Tensor& parameter : net->parameters()) EXPECT_TRUE(parameter.is_cuda());
   return values;
 }
 
