@@ -20,9 +20,9 @@ using ::testing::HasSubstr;
 
 /// Parameters of many blocks and a rest, of which two ranks and three get unequal parts; one of a block; ones that stay
 /// in fp32, of which one is channels-last. Every rank computes the same gradients.
-class Blocks final : public Model::Impl {
+class LowBitBlocks final : public Model::Impl {
  public:
-  explicit Blocks(at::ScalarType dtype = at::kFloat) {
+  explicit LowBitBlocks(at::ScalarType dtype = at::kFloat) {
     double seed = 0;
     const std::vector<std::vector<int64_t>> sizes = {{3, 2, 5, 5}, {61, 67}, {300}, {37}, {1999}, {256}};
     for (const auto& size : sizes) {
@@ -94,11 +94,11 @@ std::vector<LowBitCase> low_bit_cases() {
            }}};
 }
 
-struct ShardedBlocks {
-  std::shared_ptr<Blocks> blocks;
+struct ShardedLowBitBlocks {
+  std::shared_ptr<LowBitBlocks> blocks;
   std::shared_ptr<ShardedOptimizer> optimizer;
-  ShardedBlocks(const comm::Group& group, int stage, const LowBitCase& one)
-      : blocks(std::make_shared<Blocks>(one.dtype)) {
+  ShardedLowBitBlocks(const comm::Group& group, int stage, const LowBitCase& one)
+      : blocks(std::make_shared<LowBitBlocks>(one.dtype)) {
     optimizer = zero_optimizer(one.make(blocks->parameters()), Model("blocks", blocks), group,
                                {.stage = stage, .bucket_bytes = 9000});
   }
@@ -114,7 +114,7 @@ constexpr int64_t first_steps = 4, all_steps = 7;
 
 Alone train_blocks_alone(const LowBitCase& one) {
   const OneThread one_thread;
-  Blocks blocks(one.dtype);
+  LowBitBlocks blocks(one.dtype);
   const OptimizerPtr optimizer = one.make(blocks.parameters());
   blocks.train(*optimizer, 0, first_steps);
   Alone result{{}, blocks.values(), {}};
@@ -135,7 +135,7 @@ TEST(ZeroLowBit, CodesWhatOneProcessCodes) {
     for (const auto& [ranks, stage] : worlds) {
       SCOPED_TRACE(c10::str(one.name, ", stage ", stage, " on ", ranks));
       run_ranks(ranks, [&, stage = stage](const comm::Group& group) {
-        ShardedBlocks sharded(group, stage, one);
+        ShardedLowBitBlocks sharded(group, stage, one);
         sharded.blocks->train(*sharded.optimizer, 0, first_steps);
         expect_equal(sharded.blocks->values(), alone.values);
         expect_equal(optim::state_dict(*sharded.optimizer), alone.state);
@@ -153,13 +153,13 @@ TEST(ZeroLowBit, AFolderOfTwoRanksLoadsOnOneAndThree) {
     const Alone alone = train_blocks_alone(one);
     const checkpoint::TemporaryFolder temporary;
     run_ranks(2, [&](const comm::Group& group) {
-      ShardedBlocks sharded(group, 1, one);
+      ShardedLowBitBlocks sharded(group, 1, one);
       sharded.blocks->train(*sharded.optimizer, 0, first_steps);
       checkpoint::save_sharded(temporary / "step", {.optimizer = sharded.optimizer->state_shards()}, group);
     });
     for (const int ranks : {1, 3}) {
       run_ranks(ranks, [&](const comm::Group& group) {
-        ShardedBlocks sharded(group, 1, one);
+        ShardedLowBitBlocks sharded(group, 1, one);
         checkpoint::ShardedState state;
         checkpoint::load_sharded(temporary / "step", state, group, [&](const auto& saved, auto& wanted) {
           wanted.optimizer = sharded.optimizer->wanted_shards(optimizer_tensors(saved));
@@ -176,7 +176,7 @@ TEST(ZeroLowBit, OfOneProcessIsTakenOverAndGivenBack) {
     SCOPED_TRACE(one.name);
     const Alone alone = train_blocks_alone(one);
     run_ranks(3, [&](const comm::Group& group) {
-      const auto blocks = std::make_shared<Blocks>(one.dtype);
+      const auto blocks = std::make_shared<LowBitBlocks>(one.dtype);
       const OptimizerPtr optimizer = one.make(blocks->parameters());
       blocks->train(*optimizer, 0, first_steps);  // before it is sharded
       const auto sharded =
@@ -192,7 +192,7 @@ TEST(ZeroLowBit, OfOneProcessIsTakenOverAndGivenBack) {
 TEST(ZeroLowBit, OfARankIsItsShare) {
   const LowBitCase one = low_bit_cases().front();
   run_ranks(4, [&](const comm::Group& group) {
-    ShardedBlocks sharded(group, 2, one);
+    ShardedLowBitBlocks sharded(group, 2, one);
     sharded.blocks->train(*sharded.optimizer, 0, 1);
     int64_t bytes = 0;
     for (const auto& [name, tensor] : optim::state_dict(sharded.optimizer->local())) {
@@ -216,7 +216,7 @@ TEST(ZeroLowBit, StateOfAnotherKindIsRefusedOnEveryRank) {
   }
   run_ranks(2, [&](const comm::Group& group) {
     const auto message = [&](const LowBitCase& into, const NamedTensors& state) {
-      ShardedBlocks sharded(group, 1, into);
+      ShardedLowBitBlocks sharded(group, 1, into);
       return message_of([&] { optim::load_state_dict(*sharded.optimizer, state); });
     };
     EXPECT_THAT(message(cases[0], single),
@@ -230,7 +230,7 @@ TEST(ZeroLowBit, StateOfAnotherKindIsRefusedOnEveryRank) {
 
 TEST(ZeroSums, OfAnotherTypeAreSteppedWith) {
   const LowBitCase one = low_bit_cases()[2];  // bf16 weights
-  const auto train = [](Blocks& blocks, torch::optim::Optimizer& optimizer) {
+  const auto train = [](LowBitBlocks& blocks, torch::optim::Optimizer& optimizer) {
     const optim::GradientAccumulator sums(blocks.parameters());
     for (int64_t step = 0; step < 6; ++step) {
       blocks.forward(at::scalar_tensor(static_cast<double>(step) / 3, at::kDouble)).backward();
@@ -241,13 +241,13 @@ TEST(ZeroSums, OfAnotherTypeAreSteppedWith) {
     }
     return blocks.values();
   };
-  Blocks alone(one.dtype);
+  LowBitBlocks alone(one.dtype);
   const std::vector<at::Tensor> expected = train(alone, *one.make(alone.parameters()));
   run_ranks(2, [&](const comm::Group& group) {
-    ShardedBlocks sharded(group, 1, one);
+    ShardedLowBitBlocks sharded(group, 1, one);
     expect_equal(train(*sharded.blocks, *sharded.optimizer), expected);
     EXPECT_THAT(message_of([&] {
-                  const ShardedBlocks second(group, 2, one);
+                  const ShardedLowBitBlocks second(group, 2, one);
                   const optim::GradientAccumulator sums(second.blocks->parameters());
                 }),
                 HasSubstr("hook"));
