@@ -139,15 +139,20 @@ ParallelTechnique tensor_row() {
       .source = "arXiv:1909.08053 (Megatron-LM)"};
 }
 
+/// The parts of a small version of the recipe's model. A large one would take long to create.
+/// Throws: c10::Error if the model has no parts
+ModelParts small_parts(const models::ModelEntry& entry) {
+  const auto skeleton = models::model_skeleton(entry);
+  const int64_t width = std::max<int64_t>(entry.input_shape[0], 1);
+  return models::model_parts(skeleton ? entry.make_sized(skeleton->small, 10) : entry.make(10, width));
+}
+
 /// The reason why the ranks cannot divide the sequences of the recipe's model; empty if they can.
 std::string context_obstacle(const Recipe& recipe, int ranks) {
   const checkpoint::RngGuard restores_generators;
   try {
     const ResolvedJob job = resolve_model(recipe);
-    const models::ModelEntry& entry = job.model;
-    const auto skeleton = models::model_skeleton(entry);  // a large model would take long to create
-    const int64_t width = std::max<int64_t>(entry.input_shape[0], 1);
-    models::model_parts(skeleton ? entry.make_sized(skeleton->small, 10) : entry.make(10, width));
+    small_parts(job.model);
     const int64_t length = job.max_length();
     if (length % (2 * ranks) != 0)
       return c10::str("max_length = ", length, " is not a multiple of ", 2 * ranks, ", twice the number of ranks");
@@ -177,6 +182,56 @@ ParallelTechnique context_row() {
                                 "sequences, whose attention takes longer than the exchange."},
           .tolerance = "sums over the tokens are added in another order",
           .source = "arXiv:2310.01889 (ring attention)"};
+}
+
+/// Returns the recipe with one stage per rank. It keeps the keys of a recipe whose ranks already form a pipeline.
+Recipe with_pipeline(Recipe recipe, int ranks) {
+  const Recipe own = recipe;
+  set_strategy(recipe, "ddp");
+  recipe.mesh = c10::str("pipeline: ", ranks);
+  if (pipeline_ranks(own) != ranks) return recipe;
+  recipe.pipeline_schedule = own.pipeline_schedule;
+  recipe.micro_batches = own.micro_batches;
+  recipe.pipeline_stages = own.pipeline_stages;
+  return recipe;
+}
+
+/// The reason why the ranks cannot divide the recipe's model into stages; empty if they can.
+std::string pipeline_obstacle(const Recipe& recipe, int ranks) {
+  const checkpoint::RngGuard restores_generators;
+  try {
+    const models::ModelEntry entry = resolve_model(recipe).model;
+    const size_t small = small_parts(entry).parts.size();
+    const int64_t layers = entry.model_size ? entry.model_size(entry.input_shape[0]).layers : 0;
+    const int64_t parts = layers > 0 ? layers + 2 : static_cast<int64_t>(small);  // with embeddings and head
+    if (parts < ranks) return c10::str(recipe.model, " has ", parts, " parts, which are fewer than ", ranks, " ranks");
+  } catch (const c10::Error&) {
+    return "the model " + recipe.model + " cannot be divided into stages";
+  }
+  try {
+    pipeline_schedule(with_pipeline(recipe, ranks));
+  } catch (const c10::Error& error) {
+    return user_message(error);
+  }
+  return "";
+}
+
+ParallelTechnique pipeline_row() {
+  return {
+      .name = "pipeline",
+      .title = "pipeline parallelism",
+      .changes =
+          "Divides the layers into stages. Each rank computes one stage, through which the micro-batches of a batch "
+          "pass. Recipe: `mesh: {pipeline: N}`, `pipeline_schedule`, `micro_batches`.",
+      .apply = [](Recipe& recipe, int ranks) { recipe = with_pipeline(std::move(recipe), ranks); },
+      .obstacle = pipeline_obstacle,
+      .expected = {.time_factor = 1.3,
+                   .memory_factor = 0.6,
+                   .words = "Only the activations at the ends of stages are sent, so slow connections suffice. Ranks "
+                            "wait at the start and at the end of a step (the bubble). Weights, gradients and "
+                            "optimizer state are divided."},
+      .tolerance = "the gradients of the micro-batches are added in another order",
+      .source = "arXiv:1811.06965 (GPipe), arXiv:2104.04473 (1F1B)"};
 }
 
 ParallelTechnique replicas_row() {
@@ -250,6 +305,7 @@ void register_parallel_techniques(Registry<ParallelTechnique>& registry) {
                 .words = "Each rank gathers parameters when an operator uses them, in forward and in backward."}),
       tensor_row(),
       context_row(),
+      pipeline_row(),
       replicas_row(),
       reproducible_row()};
   for (const ParallelTechnique& row : rows) registry.add(with_conflicts(row));

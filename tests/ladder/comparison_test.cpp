@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <tuple>
 #include <utility>
@@ -225,8 +226,9 @@ TEST(ParallelTechniques, KeepTheOtherSettings) {
   recipe.target_accuracy = 0.75;
   for (const ComparedRecipe& compared : parallel_recipes(recipe, 2, techniques)) {
     EXPECT_EQ(compared.recipe.target_accuracy, 0.75) << compared.name;
-    // No plan divides the default model, and it has no sequences.
-    EXPECT_EQ(compared.obstacle.empty(), compared.name != "tensor" && compared.name != "context")
+    // No plan divides the default model, and it has neither sequences nor a list of parts.
+    const std::set<std::string> refused = {"tensor", "context", "pipeline"};
+    EXPECT_EQ(compared.obstacle.empty(), refused.count(compared.name) == 0)
         << compared.name << ": " << compared.obstacle;
   }
 }
@@ -238,7 +240,7 @@ TEST(ParallelTechniques, ChangeTheRecipeOrSayWhyNot) {
   recipe.compile = "step";
   std::map<std::string, ComparedRecipe> by_name;
   for (ComparedRecipe& compared : parallel_recipes(recipe, 2, techniques)) by_name[compared.name] = compared;
-  ASSERT_EQ(by_name.size(), 9u);
+  ASSERT_EQ(by_name.size(), 10u);
   EXPECT_EQ(by_name["zero3"].recipe.data_parallel, "zero3");
   EXPECT_EQ(by_name["zero3"].ranks, 2);
   EXPECT_EQ(by_name["bf16_gradients"].recipe.gradient_compression, "bf16");
@@ -274,6 +276,30 @@ TEST(ParallelTechniques, DivideModelsThatHaveAPlan) {
               HasSubstr("4 ranks do not divide both the 6 attention heads and the inner width"));
   recipe.compile = "step";
   EXPECT_THAT(tensor(recipe, 2).obstacle, HasSubstr("compile"));
+}
+
+TEST(ParallelTechniques, DivideTransformersIntoStages) {
+  Registry<ParallelTechnique> techniques("technique");
+  register_parallel_techniques(techniques);
+  const auto pipeline = [&](const Recipe& changed, int ranks) {
+    for (const ComparedRecipe& compared : parallel_recipes(changed, ranks, techniques)) {
+      if (compared.name == "pipeline") return compared;
+    }
+    return ComparedRecipe{};
+  };
+  Recipe recipe;
+  EXPECT_THAT(pipeline(recipe, 2).obstacle, HasSubstr("the model digits_resnet cannot be divided into stages"));
+  recipe.model = "bert-20m";
+  EXPECT_EQ(pipeline(recipe, 2).obstacle, "");
+  EXPECT_EQ(pipeline(recipe, 2).recipe.mesh, "pipeline: 2");
+  EXPECT_THAT(pipeline(recipe, 64).obstacle, HasSubstr("which are fewer than 64 ranks"));
+  recipe.mesh = "pipeline: 2";
+  recipe.pipeline_schedule = "zero_bubble";
+  EXPECT_EQ(pipeline(recipe, 2).recipe.pipeline_schedule, "zero_bubble");
+  for (const ComparedRecipe& compared : parallel_recipes(recipe, 2, techniques)) {
+    const bool own = compared.name == "pipeline" || !compared.obstacle.empty();
+    EXPECT_EQ(compared.recipe.pipeline_schedule == "zero_bubble", own) << compared.name;
+  }
 }
 
 TEST(ParallelTechniques, DivideSequencesOfTransformers) {
