@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <random>
 #include <string>
 #include <string_view>
@@ -23,10 +24,12 @@ inline uint64_t printed_kill_seed() {
   return seed;
 }
 
-/// Of the names, dtypes, sizes and bytes of all weights.
+/// Of the names, dtypes, sizes and bytes of all weights, in the order of their names. Checkpoints of one rank and of several
+/// ranks have other orders.
 inline std::string sha256_of_weights(const std::string& folder) {
   std::string bytes;
-  for (const auto& [name, tensor] : trained(folder)) {
+  const NamedTensors weights = trained(folder);
+  for (const auto& [name, tensor] : std::map<std::string, at::Tensor>(weights.begin(), weights.end())) {
     const at::Tensor dense = tensor.contiguous();
     bytes += c10::str(name, " ", dense.scalar_type(), " ", dense.sizes(), "\n");
     bytes.append(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
