@@ -10,12 +10,14 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "bellows/parallel/tensor/cross_entropy.h"
 #include "bellows/parallel/tensor/divided_dropout.h"
 #include "bellows/parallel/tensor/exchange.h"
+#include "bellows/parallel/tensor/kept_slices.h"
 #include "bellows/tap/gradient_tap.h"
 
 namespace bellows::parallel {
@@ -131,16 +133,19 @@ bool LayerTap::compute(const tap::OpRef& op, tap::Stack& stack) {
 }
 
 /// The input of a column layer, which every rank needs completely.
-at::Tensor LayerTap::column_input(const at::Tensor& x) {
+LayerTap::Copied LayerTap::column_input(const at::Tensor& x) {
   const auto copy = [&] { return sequence_ ? gather_slices(x, 1, /*add=*/true, group_) : add_gradients(x, group_); };
-  if (!c10::GradMode::is_enabled() || !x.requires_grad()) return copy();
+  if (!c10::GradMode::is_enabled() || !x.requires_grad()) return {x, copy()};
   const auto version = static_cast<int64_t>(x._version());
   for (const Copied& known : copied_) {
-    if (known.input.is_same(x) && known.version == version) return known.result;
+    if (known.input.is_same(x) && known.version == version) return known;
   }
   Copied& place = copied_[next_copied_++ % copied_.size()];
   place = {x, copy(), version};
-  return place.result;
+  // If a client is installed, such as one that offloads, it receives the gathered tensor.
+  if (sequence_ && group_.size() > 1 && !tap::saved_tensor_tap_installed() && !tap::foreign_autograd_engine())
+    place.slices = keep_slices(x, place.result, 1, group_);
+  return place;
 }
 
 /// The input of a row layer. It usually comes from a column layer, so it is divided already.
@@ -171,7 +176,10 @@ at::Tensor LayerTap::divided_linear(Layer& layer, const at::Tensor& x, const at:
   }
   inside_ = layer.cut.style.cut == Cut::column;
   if (!inside_) logits_ = &layer;
-  return at::linear(column_input(x), weight, as_optional(bias));
+  const Copied input = column_input(x);
+  std::optional<tap::SavedTensorGuard> guard;
+  if (input.slices) guard.emplace(input.slices);
+  return at::linear(input.result, weight, as_optional(bias));
 }
 
 bool LayerTap::linear(const tap::OpRef& op, tap::Stack& stack) {

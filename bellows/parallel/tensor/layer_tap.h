@@ -15,6 +15,7 @@
 #include "bellows/parallel/tensor/tensor_plan.h"
 #include "bellows/tap/argument_tap.h"
 #include "bellows/tap/op_check.h"
+#include "bellows/tap/saved_tensor_tap.h"
 
 namespace bellows::parallel {
 
@@ -50,10 +51,11 @@ class LayerTap final : public tap::ArgumentTap, public tap::OpCheck {
   struct Copied {
     at::Tensor input, result;
     int64_t version = 0;
+    std::shared_ptr<tap::SavedTensorTap> slices = nullptr;  ///< keeps slices of the result for backward
   };
 
   Layer* layer_of(const c10::IValue& weight);
-  at::Tensor column_input(const at::Tensor& x);
+  Copied column_input(const at::Tensor& x);
   at::Tensor row_input(const at::Tensor& x, const at::Tensor& weight, const Layer& layer) const;
   at::Tensor row_output(const at::Tensor& partial, const at::Tensor& bias) const;
   at::Tensor divided_linear(Layer& layer, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);

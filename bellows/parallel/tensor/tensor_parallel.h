@@ -102,7 +102,8 @@ class TensorParallel {
   /// computes norms, dropout and residuals for a part of the sequence (dim 1) only. This divides the memory of their
   /// activations by the number of ranks.
   /// Params: blocks – the number of blocks, which models::run_blocks_by() returns
-  /// Cost:   sends as many bytes as without sequence parallelism, and the gradients of norms and biases
+  /// Cost:   sends as many bytes as without sequence parallelism, and the gradients of norms and biases. Backward gathers
+  ///         the inputs of column layers again, except under autocast or if a saved-tensor tap is installed
   /// Throws: c10::ValueError if the model has cross-attention, which is not supported. Forward throws c10::ValueError if
   ///         the number of ranks does not divide the length of the sequence, and c10::Error if the model uses fused
   ///         layers of the component nn

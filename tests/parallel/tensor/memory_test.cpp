@@ -14,8 +14,9 @@
 // 5·a·s²·b/t of the attention weights is left out: libtorch's attention without dropout does not store them, like
 // selective checkpointing in Megatron-LM.
 //
-// Differences of libtorch on the CPU: dropout masks have the dtype of their input. A column layer keeps its gathered
-// input, so that two of the 16 elements are not divided with sequence parallelism.
+// Differences: dropout masks of libtorch on the CPU have the dtype of their input. If a client of saved tensors is
+// installed, such as the counter of this test, sequence parallelism gives it the gathered inputs of column layers, so
+// that two of the 16 elements are not divided.
 namespace bellows::parallel::testing::tensor {
 namespace {
 
@@ -133,42 +134,60 @@ void recompute_by(const Model& model, Recomputed recomputed) {
   });
 }
 
-/// Bytes of the CPU allocator that forward leaves in this process, for samples of which attention draws dropout masks.
-int64_t allocated_by(int64_t layers, Recomputed recomputed, const comm::Group& group) {
-  const Model whole = make_on_rank(gpt_with(layers, /*attention_dropout=*/0.1), {.dtype = at::kFloat});
+/// Bytes of the CPU allocator that forward leaves in this process.
+int64_t allocated_by(const Task& task, Recomputed recomputed, bool sequence, const comm::Group& group) {
+  const Model whole = make_on_rank(task, {.dtype = at::kFloat});
   whole.train();
   const TensorParallel tensor = parallelize(whole, group, tensor_plan(whole));
   recompute_by(whole, recomputed);
+  if (sequence) models::run_blocks_by(whole, tensor.sequence_blocks(models::run_blocks_by(whole, {})));
   std::optional<recompute::PartitionGuard> partition;
   if (recomputed == Recomputed::divided_blocks) partition.emplace(group);
   at::manual_seed(mask_seed);
   const auto scope = tensor.scope();
-  const at::Tensor ids = drawn_ids(37, {4 * samples, tokens}, 1);
+  const at::Tensor ids = drawn_ids(36, {4 * samples, tokens}, 1) + 1;
   const int64_t before = tap::cpu_allocation_counters().current_bytes;
   const at::Tensor output = tensor.forward(ids);
   return tap::cpu_allocation_counters().current_bytes - before;
 }
 
 /// Elements per token and feature that one layer allocates.
-double layer_elements(Recomputed recomputed, const comm::Group& group) {
-  allocated_by(2, recomputed, group);  // allocates buffers that the process keeps
-  const int64_t two = allocated_by(2, recomputed, group), three = allocated_by(3, recomputed, group);
+double layer_elements(const MakeTask& model, Recomputed recomputed, bool sequence, const comm::Group& group) {
+  const auto allocated = [&](int64_t layers) { return allocated_by(model(layers), recomputed, sequence, group); };
+  allocated(2);  // allocates buffers that the process keeps
+  const int64_t two = allocated(2), three = allocated(3);
   return static_cast<double>(three - two) / static_cast<double>(4 * samples * tokens * width * 4);
+}
+
+// In processes, because the counter is that of the process.
+TEST(TensorMemory, SequenceParallelismDividesAllActivations) {
+  run_processes(2, [](const comm::World& world, const std::string&) {
+    tap::install_cpu_allocator();
+    for (const MakeTask& model : both_models()) {
+      SCOPED_TRACE(model(1).name);
+      EXPECT_NEAR(layer_elements(model, Recomputed::nothing, true, world), 16.0 / 2, 0.05 * 16 / 2);
+      EXPECT_NEAR(layer_elements(model, Recomputed::nothing, false, world), 4 + 12.0 / 2, 0.05 * 10);
+    }
+  });
 }
 
 /// With dropout, attention stores 3·a·s/h elements more: weights, masks and their product. Megatron-LM's selective
 /// checkpointing recomputes them, and stores 4 + 12/t elements. Recomputed blocks store their inputs, which PartitionGuard
-/// divides among the ranks of the tensor axis. In processes, because the counter is that of the process.
+/// divides among the ranks of the tensor axis.
 TEST(TensorMemory, RecomputationStoresAtMostWhatMegatronStores) {
   run_processes(2, [](const comm::World& world, const std::string&) {
     tap::install_cpu_allocator();
+    const auto elements = [&](Recomputed recomputed) {
+      return layer_elements([](int64_t layers) { return gpt_with(layers, /*attention_dropout=*/0.1); }, recomputed,
+                            /*sequence=*/false, world);
+    };
     const double t = 2, weights = 3.0 * heads * tokens / width;
-    EXPECT_GE(layer_elements(Recomputed::nothing, world), 0.95 * (4 + (12 + weights) / t));
-    EXPECT_LE(layer_elements(Recomputed::all_but_matmuls, world), 1.05 * (4 + 12 / t));
-    const double blocks = layer_elements(Recomputed::blocks, world);
+    EXPECT_GE(elements(Recomputed::nothing), 0.95 * (4 + (12 + weights) / t));
+    EXPECT_LE(elements(Recomputed::all_but_matmuls), 1.05 * (4 + 12 / t));
+    const double blocks = elements(Recomputed::blocks);
     EXPECT_GE(blocks, 0.95);
     EXPECT_LE(blocks, 1.1);  // also the state of the random generator
-    const double divided = layer_elements(Recomputed::divided_blocks, world);
+    const double divided = elements(Recomputed::divided_blocks);
     EXPECT_GE(divided, 0.95 / t);
     EXPECT_LE(divided, 1 / t + 0.1);
   });
