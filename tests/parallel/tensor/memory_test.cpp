@@ -1,5 +1,9 @@
 #include <gmock/gmock.h>
 
+#include <chrono>
+#include <thread>
+#include <utility>
+
 #include "bellows/models/blocks.h"
 #include "bellows/recompute/activation_checkpoint.h"
 #include "bellows/recompute/partition.h"
@@ -134,6 +138,17 @@ void recompute_by(const Model& model, Recomputed recomputed) {
   });
 }
 
+/// Bytes of the CPU allocator in this process, after the threads of the collectives have freed their tensors.
+int64_t settled_bytes() {
+  int64_t bytes = tap::cpu_allocation_counters().current_bytes;
+  for (int equal = 0; equal < 10; ++equal) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const int64_t now = tap::cpu_allocation_counters().current_bytes;
+    if (std::exchange(bytes, now) != now) equal = -1;
+  }
+  return bytes;
+}
+
 /// Bytes of the CPU allocator that forward leaves in this process.
 int64_t allocated_by(const Task& task, Recomputed recomputed, bool sequence, const comm::Group& group) {
   const Model whole = make_on_rank(task, {.dtype = at::kFloat});
@@ -146,9 +161,9 @@ int64_t allocated_by(const Task& task, Recomputed recomputed, bool sequence, con
   at::manual_seed(mask_seed);
   const auto scope = tensor.scope();
   const at::Tensor ids = drawn_ids(36, {4 * samples, tokens}, 1) + 1;
-  const int64_t before = tap::cpu_allocation_counters().current_bytes;
+  const int64_t before = settled_bytes();
   const at::Tensor output = tensor.forward(ids);
-  return tap::cpu_allocation_counters().current_bytes - before;
+  return settled_bytes() - before;
 }
 
 /// Elements per token and feature that one layer allocates.
