@@ -1,6 +1,7 @@
-// Four ranks in processes, killed at random moments, with each way to train on several ranks: 4 kills, or 60 with
-// script/test --slow. No start after a kill loses a complete checkpoint, and the weights at the end have the same SHA-256
-// as those of a run that was not killed.
+// Ranks in processes, killed at random moments, with each way to train on several ranks: 4 kills of ranks with complete
+// models or shards, and 3 of ranks with parts of a model or of its sequences. With script/test --slow: 60 and 40. No start
+// after a kill loses a complete checkpoint, and the weights at the end have the same SHA-256 as those of a run that was not
+// killed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 #include "bellows/core/seed.h"
 #include "tests/support/slow_tests.h"
 #include "tests/train/parallel/kill_results.h"
+#include "tests/train/parallel/short_texts.h"
 
 namespace bellows::train {
 namespace {
@@ -20,6 +22,8 @@ struct SweepMethod {
   const char* name;
   std::vector<std::string> settings;
   bool short_sweep;  ///< also without --slow
+  int ranks = 4;
+  bool texts = false;  ///< trains a BERT with dropout on short texts
 };
 
 const std::vector<SweepMethod>& sweep_methods() {
@@ -35,10 +39,23 @@ const std::vector<SweepMethod>& sweep_methods() {
   return methods;
 }
 
+/// Methods whose ranks hold parts of the model, or divide sequences.
+const std::vector<SweepMethod>& divided_methods() {
+  static const std::vector<SweepMethod> methods = {
+      {"tensor", {"mesh={tensor: 2}"}, true, 2, true},
+      {"data and tensor", {"mesh={data: 2, tensor: 2}"}, false, 4, true},
+      {"pipeline", {"mesh={pipeline: 2}"}, true, 2, true},
+      {"data and pipeline", {"mesh={data: 2, pipeline: 2}"}, false, 4, true},
+      {"pipeline and tensor", {"mesh={pipeline: 2, tensor: 2}"}, false, 4, true},
+      {"context", {"mesh={context: 2}"}, true, 2, true},
+      {"data and context", {"mesh={data: 2, context: 2}"}, false, 4, true}};
+  return methods;
+}
+
 /// Runs of one method, and the kills among their ranks.
 class KillSweep {
  public:
-  KillSweep(const SweepMethod& method, uint64_t seed) : method_(method), random_(seed) {}
+  KillSweep(const SweepMethod& method, uint64_t seed) : method_(method), random_(seed), texts_(scratch_) {}
 
   /// Trains without kills. All later runs must end with the same weights.
   void train_whole() {
@@ -56,7 +73,7 @@ class KillSweep {
     int kills = 0;
     std::vector<int64_t> newest = {0};  // checkpoints before each start
     while (kills < most && wait_for_moment(process, folder, kills == 0)) {
-      const pid_t victim = rank_process(folder, static_cast<int>(random_.below(ranks)));
+      const pid_t victim = rank_process(folder, static_cast<int>(random_.below(static_cast<uint64_t>(method_.ranks))));
       const int64_t saved = newest_step(folder);
       if (victim <= 0 || ::kill(victim, SIGKILL) != 0) continue;
       ++kills;
@@ -75,8 +92,6 @@ class KillSweep {
   }
 
  private:
-  static constexpr int ranks = 4;
-
   static bool ended(const cli::Outcome& so_far) { return so_far.out.find("of training") != std::string::npos; }
 
   /// Waits for the random moment of a kill. The first kill of a run comes after a checkpoint, which must not be lost.
@@ -102,29 +117,36 @@ class KillSweep {
   }
 
   cli::Launch launch(const std::string& name, std::vector<std::string> options) const {
-    std::vector<std::string> recipe = {"model=mlp",          "image_size=8",    "epochs=10",
-                                       "save_steps=5",       "optimizer=adamw", "lr=0.005",
-                                       "lr_schedule=cosine", "num_workers=1",   "augment=crop_flip"};
+    std::vector<std::string> recipe = method_.texts ? texts_.recipe() : std::vector<std::string>{"model=mlp"};
+    for (const char* setting : {"optimizer=adamw", "lr=0.005", "lr_schedule=cosine", "num_workers=1", "save_steps=5"})
+      recipe.emplace_back(setting);
+    if (method_.texts)
+      recipe.insert(recipe.end(), {"epochs=10", "batch_size=24", "gradient_accumulation_steps=2"});
+    else
+      recipe.insert(recipe.end(), {"epochs=10", "image_size=8", "augment=crop_flip"});
     recipe.insert(recipe.end(), method_.settings.begin(), method_.settings.end());
-    std::vector<std::string> command = training(scratch_ / name, recipe);
+    std::vector<std::string> command =
+        method_.texts ? training(scratch_ / name, recipe, texts_.data()) : training(scratch_ / name, recipe);
     command.emplace_back("--resume");
-    options.insert(options.begin(), {"-n", std::to_string(ranks)});
+    options.insert(options.begin(), {"-n", std::to_string(method_.ranks)});
     return launched_training(options, command);
   }
 
   const SweepMethod& method_;
   RandomStream random_;
   const cli::Scratch scratch_;
+  const ShortTexts texts_;
   double seconds_ = 0;  ///< of the run without kills; about half of it is the start
   std::string digest_;
   int runs_ = 0;
 };
 
-TEST(KillSweepTest, EveryMethodEndsWithTheSameWeights) {
+/// Divides the kills among the methods.
+void kill_with_each_method(const std::vector<SweepMethod>& methods, int kills_in_all) {
   const uint64_t seed = printed_kill_seed();
-  int wanted = slow_tests() ? 60 : 4, left = 0;
-  for (const SweepMethod& method : sweep_methods()) left += slow_tests() || method.short_sweep;
-  for (const SweepMethod& method : sweep_methods()) {
+  int wanted = kills_in_all, left = 0;
+  for (const SweepMethod& method : methods) left += slow_tests() || method.short_sweep;
+  for (const SweepMethod& method : methods) {
     if (!slow_tests() && !method.short_sweep) continue;
     SCOPED_TRACE(method.name);
     KillSweep sweep(method, mix_seed(seed, static_cast<uint64_t>(left)));
@@ -134,6 +156,14 @@ TEST(KillSweepTest, EveryMethodEndsWithTheSameWeights) {
     --left;
     while (kills > 0 && !testing::Test::HasFailure()) kills -= sweep.train_killed(kills);
   }
+}
+
+TEST(KillSweepTest, EveryMethodEndsWithTheSameWeights) {
+  kill_with_each_method(sweep_methods(), slow_tests() ? 60 : 4);
+}
+
+TEST(KillSweepTest, DividedModelsEndWithTheSameWeights) {
+  kill_with_each_method(divided_methods(), slow_tests() ? 40 : 3);
 }
 
 }  // namespace

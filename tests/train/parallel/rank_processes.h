@@ -13,9 +13,10 @@
 /// Training on ranks that are processes of `bellows launch`.
 namespace bellows::train {
 
-/// `bellows train` on the digits.
-inline std::vector<std::string> training(const std::string& folder, const std::vector<std::string>& recipe) {
-  std::vector<std::string> result = {"train", "--data", cli::digits() + "/train-000.tar", "--out", folder};
+/// `bellows train`, by default on the digits.
+inline std::vector<std::string> training(const std::string& folder, const std::vector<std::string>& recipe,
+                                         const std::string& data = cli::digits() + "/train-000.tar") {
+  std::vector<std::string> result = {"train", "--data", data, "--out", folder};
   for (const std::string& item : recipe) result.insert(result.end(), {"--set", item});
   return result;
 }

@@ -6,12 +6,12 @@
 #include <signal.h>
 
 #include <chrono>
-#include <fstream>
 #include <thread>
 
 #include "bellows/core/seed.h"
 #include "tests/support/slow_tests.h"
 #include "tests/train/parallel/kill_results.h"
+#include "tests/train/parallel/short_texts.h"
 
 namespace bellows::train {
 namespace {
@@ -20,23 +20,7 @@ namespace {
 class ReproducibleRuns {
  public:
   ReproducibleRuns(std::string strategy, bool texts, uint64_t seed)
-      : strategy_(std::move(strategy)), texts_(texts), random_(seed) {
-    std::filesystem::create_directories(scratch_ / "set");
-    std::ofstream data(scratch_ / "set/train.jsonl"), vocabulary(scratch_ / "vocab.txt");
-    vocabulary << "[PAD]\n[UNK]\n[CLS]\n[SEP]\n";
-    for (const char* word : words) vocabulary << word << "\n";
-    RandomStream drawn(7);
-    for (int i = 0; i < 236; ++i) {  // the last batch of an epoch has 20 texts, of which one part gets two
-      data << R"({"text": ")";
-      const uint64_t count = 2 + drawn.below(9), label = drawn.below(2);
-      for (uint64_t word = 0; word < count; ++word) data << words[2 * drawn.below(4) + label] << " ";
-      data << R"(end", "label": ")" << (label ? "yes" : "no") << "\"}\n";
-    }
-    std::ofstream(scratch_ / "bert.json")
-        << R"({"model_type": "bert", "vocab_size": 14, "hidden_size": 32, "num_hidden_layers": 2,
-               "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 16,
-               "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1})";
-  }
+      : strategy_(std::move(strategy)), texts_(texts), random_(seed), short_texts_(scratch_) {}
 
   void train_whole() {
     const cli::Outcome outcome = cli::Process(launch("whole", 1, {})).finish(900);
@@ -62,9 +46,6 @@ class ReproducibleRuns {
   }
 
  private:
-  static constexpr const char* words[] = {"red",   "blue",  "stone", "river", "cloud",
-                                          "seven", "paper", "green", "end",   "other"};
-
   /// Starts or resumes the run, and kills a rank after some checkpoints. False if the run ended before.
   bool train_until_killed(const std::string& name, int ranks) {
     const std::string folder = scratch_ / name;
@@ -88,16 +69,16 @@ class ReproducibleRuns {
     std::vector<std::string> recipe = {
         "reproducible_ranks=4", "batch_size=24", "data_parallel=" + strategy_,       "optimizer=adamw", "lr=0.005",
         "lr_schedule=cosine",   "num_workers=1", c10::str("save_steps=", save_steps)};
-    std::vector<std::string> command = {"train", "--out", scratch_ / name, "--resume", "--data"};
+    std::string data = cli::digits() + "/train-000.tar";
+    std::vector<std::string> more = {"model=digits_resnet", "image_size=8", "epochs=14", "augment=crop_flip"};
     if (texts_) {
-      command.push_back(scratch_ / "set");
-      recipe.insert(recipe.end(),
-                    {"model=" + scratch_ / "bert.json", "tokenizer=" + scratch_ / "vocab.txt", "epochs=20"});
-    } else {
-      command.push_back(cli::digits() + "/train-000.tar");
-      recipe.insert(recipe.end(), {"model=digits_resnet", "image_size=8", "epochs=14", "augment=crop_flip"});
+      data = short_texts_.data();
+      more = short_texts_.recipe();
+      more.emplace_back("epochs=20");
     }
-    for (const std::string& item : recipe) command.insert(command.end(), {"--set", item});
+    recipe.insert(recipe.end(), more.begin(), more.end());
+    std::vector<std::string> command = training(scratch_ / name, recipe, data);
+    command.emplace_back("--resume");
     options.insert(options.begin(), {"-n", std::to_string(ranks)});
     return launched_training(std::move(options), command);
   }
@@ -107,6 +88,7 @@ class ReproducibleRuns {
   const bool texts_;
   RandomStream random_;
   const cli::Scratch scratch_;
+  const ShortTexts short_texts_;
   std::string digest_;
   int runs_ = 0;
 };
