@@ -258,7 +258,7 @@ void expect_parity_on_ranks(const std::vector<ParityModel>& kinds, bool all) {
   const auto body = [&](const comm::World& world, const std::string&) {
     for (const ParityModel& kind : kinds) expect_parity_on_this_rank(world, kind, all);
   };
-  run_processes(parity_parts, body, /*timeout_s=*/600);
+  run_processes(parity_parts, body, {.timeout_s = 600});
 }
 
 TEST(ModelsOnRanks, TwentyStepsWithDropoutAreThoseOfOneProcess) {

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <c10/util/StringUtil.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -15,13 +17,19 @@
 
 namespace bellows::parallel::testing {
 
+struct ProcessOptions {
+  int timeout_s = 240;  ///< limit for each process
+  int killed = -1;      ///< rank that SIGKILL ends; -1: none
+  comm::InitOptions init;
+};
+
 /// Runs the current test again in some processes, which form a world, and there calls `body`. Each process has its own
 /// random generators, unlike the threads of run_ranks().
-/// Params: body – receives the world, and a folder that the processes share; timeout_s – limit for each process
+/// Params: body – receives the world, and a folder that the processes share
 inline void run_processes(int count, const std::function<void(const comm::World&, const std::string&)>& body,
-                          int timeout_s = 240) {
+                          const ProcessOptions& options = {}) {
   if (std::getenv("RANK")) {
-    const comm::World world = comm::init();
+    const comm::World world = comm::init(options.init);
     ASSERT_EQ(world.size(), count);
     return body(world, std::getenv("BELLOWS_TEST_FOLDER"));
   }
@@ -33,13 +41,17 @@ inline void run_processes(int count, const std::function<void(const comm::World&
   for (int rank = 0; rank < count; ++rank) {
     const std::string command =
         c10::str("env -u BELLOWS_TOKEN -u GTEST_OUTPUT OMP_NUM_THREADS=1 WORLD_SIZE=", count, " RANK=", rank,
-                 " BELLOWS_STORE=file://", folder, "/store BELLOWS_TEST_FOLDER=", folder, " timeout -k 1 ", timeout_s,
-                 " ", self, " --gtest_filter=", test.test_suite_name(), ".", test.name(), " 2>&1");
+                 " BELLOWS_STORE=file://", folder, "/store BELLOWS_TEST_FOLDER=", folder, " timeout -k 1 ",
+                 options.timeout_s, " ", self, " --gtest_filter=", test.test_suite_name(), ".", test.name(), " 2>&1");
     ranks.push_back(std::async(std::launch::async, comm::testing::run_shell, command));
   }
-  for (auto& rank : ranks) {
-    const comm::testing::Alone outcome = rank.get();
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+  for (int rank = 0; rank < count; ++rank) {
+    const comm::testing::Alone outcome = ranks[static_cast<size_t>(rank)].get();
+    if (rank == options.killed) {  // depends on whether the shell replaced itself by the command
+      EXPECT_THAT(outcome.exit_code, ::testing::AnyOf(-SIGKILL, 128 + SIGKILL)) << outcome.text;
+    } else {
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+    }
   }
   std::filesystem::remove_all(folder);
 }

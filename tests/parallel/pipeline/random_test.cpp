@@ -68,7 +68,7 @@ TEST(PipelineRandom, MasksAreThoseOfOneRank) {
         expect_masks_of_meshes(world);
         expect_kept_generator(world);
       },
-      /*timeout_s=*/600);
+      {.timeout_s = 600});
 }
 
 }  // namespace
