@@ -57,9 +57,13 @@ std::string id_list(const std::vector<int64_t>& ids) {
   return ids.size() > shown ? c10::str(text, " and ", ids.size() - shown, " more") : text;
 }
 
+std::string bad_input_or_weight(const Job& job, const data::Batch& batch) {
+  const std::string words = bad_input(batch);
+  return words.empty() ? bad_weight(job.model) : words;
+}
+
 std::string blame_bad_value(const Job& job, const data::Batch& batch, const std::function<void()>& replay) {
-  if (std::string words = bad_input(batch); !words.empty()) return words;
-  if (std::string words = bad_weight(job.model); !words.empty()) return words;
+  if (std::string words = bad_input_or_weight(job, batch); !words.empty()) return words;
   inspect::FirstNan watch(job.model);
   try {
     replay();

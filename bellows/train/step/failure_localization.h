@@ -15,6 +15,10 @@ namespace bellows::train {
 /// Cost:   about one slow step
 std::string blame_bad_value(const Job& job, const data::Batch& batch, const std::function<void()>& replay);
 
+/// The part of blame_bad_value() that only reads: names bad samples of the batch, or a bad parameter or buffer. Returns
+/// "" if all of them are finite.
+std::string bad_input_or_weight(const Job& job, const data::Batch& batch);
+
 /// Lists ids, such as "17, 4, 203 and 29 more".
 std::string id_list(const std::vector<int64_t>& ids);
 
