@@ -20,6 +20,8 @@ namespace bellows::parallel::testing {
 struct ProcessOptions {
   int timeout_s = 240;  ///< limit for each process
   int killed = -1;      ///< rank that SIGKILL ends; -1: none
+  /// Rank 0 serves the store. A stopped process could hold the lock of a store in a file.
+  bool rank_0_serves = false;
   comm::InitOptions init;
 };
 
@@ -37,12 +39,15 @@ inline void run_processes(int count, const std::function<void(const comm::World&
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   std::string folder = (std::filesystem::temp_directory_path() / "bellows-ranks-XXXXXX").string();
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const std::string store = options.rank_0_serves
+                                ? c10::str("MASTER_ADDR=127.0.0.1 MASTER_PORT=", comm::testing::free_port())
+                                : c10::str("BELLOWS_STORE=file://", folder, "/store");
   std::vector<std::future<comm::testing::Alone>> ranks;
   for (int rank = 0; rank < count; ++rank) {
     const std::string command =
-        c10::str("env -u BELLOWS_TOKEN -u GTEST_OUTPUT OMP_NUM_THREADS=1 WORLD_SIZE=", count, " RANK=", rank,
-                 " BELLOWS_STORE=file://", folder, "/store BELLOWS_TEST_FOLDER=", folder, " timeout -k 1 ",
-                 options.timeout_s, " ", self, " --gtest_filter=", test.test_suite_name(), ".", test.name(), " 2>&1");
+        c10::str("env -u BELLOWS_TOKEN -u GTEST_OUTPUT OMP_NUM_THREADS=1 WORLD_SIZE=", count, " RANK=", rank, " ",
+                 store, " BELLOWS_TEST_FOLDER=", folder, " timeout -k 1 ", options.timeout_s, " ", self,
+                 " --gtest_filter=", test.test_suite_name(), ".", test.name(), " 2>&1");
     ranks.push_back(std::async(std::launch::async, comm::testing::run_shell, command));
   }
   for (int rank = 0; rank < count; ++rank) {

@@ -95,7 +95,7 @@ void expect_signal_reported(const DividedMethod& method, int signal, double limi
                               AllOf(ContainsRegex(method.phase), HasSubstr(c10::str("Rank 1 (pid ", victim, " on "))));
                   if (signal == SIGSTOP) kill(victim, SIGKILL);
                 },
-                {.killed = 1, .init = init});
+                {.killed = 1, .rank_0_serves = true, .init = init});
 }
 
 }  // namespace
