@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -6,8 +7,9 @@
 #include <vector>
 
 #include "tests/parallel/zero_blocks.h"
+#include "tests/support/errors.h"
 
-// The order in which ZeRO-2 exchanges the buckets of gradients.
+// When ZeRO-2 and ZeRO-3 exchange the buckets of gradients.
 namespace bellows::parallel::testing::zero {
 namespace {
 
@@ -89,6 +91,75 @@ TEST(ZeroBuckets, AnIncompleteBucketHoldsUpTheOthersOnlyInTheFirstStep) {
       expect_close(net->values(), expected, 1e-9);
     });
   }
+}
+
+constexpr int64_t passes = 3;
+
+/// Rank 1 uses the side only in the first pass of a step, and rank 0 never.
+bool accumulation_uses_side(int64_t rank, int64_t pass) {
+  return rank == 1 && pass == 0;
+}
+
+std::vector<at::Tensor> accumulated_alone() {
+  const auto net = std::make_shared<SideChain>();
+  const OptimizerPtr optimizer = adamw()(net->parameters());
+  for (int64_t step = 0; step < chain_steps; ++step) {
+    optimizer->zero_grad();
+    for (int64_t pass = 0; pass < passes; ++pass) {
+      for (const int64_t rank : {0, 1}) {
+        net->uses_side = accumulation_uses_side(rank, pass);
+        (net->loss(step * passes + pass, rank) / 2).backward();
+      }
+    }
+    optimizer->step();
+  }
+  return net->values();
+}
+
+TEST(ZeroNoSync, ExchangesTheSumOfSeveralPasses) {
+  const std::vector<at::Tensor> expected = accumulated_alone();
+  for (const int stage : {2, 3}) {
+    SCOPED_TRACE(stage);
+    run_ranks(2, [&](const comm::Group& group) {
+      const auto net = std::make_shared<SideChain>();
+      const auto optimizer =
+          zero_optimizer(adamw()(net->parameters()), Model::of(net), group, {.stage = stage, .bucket_bytes = 1});
+      const auto backward = [&](int64_t step, int64_t pass) {
+        net->uses_side = accumulation_uses_side(group.rank(), pass);
+        if (stage == 3) optimizer->gather_parameters();  // the ranks use different parameters
+        net->loss(step * passes + pass, group.rank()).backward();
+      };
+      for (int64_t step = 0; step < chain_steps; ++step) {
+        optimizer->zero_grad();
+        const int64_t before = bytes_scattered(group);
+        {
+          const auto guard = optimizer->no_sync();
+          for (int64_t pass = 0; pass + 1 < passes; ++pass) backward(step, pass);
+        }
+        EXPECT_EQ(bytes_scattered(group), before);
+        backward(step, passes - 1);
+        EXPECT_GT(bytes_scattered(group), before);
+        for (const at::Tensor& parameter : net->parameters()) EXPECT_FALSE(parameter.grad().defined());
+        optimizer->step();
+      }
+      optimizer->with_full_parameters([&] { expect_close(net->values(), expected, 1e-9); });
+    });
+  }
+}
+
+TEST(ZeroNoSync, AStepNeedsAnExchange) {
+  run_ranks(2, [&](const comm::Group& group) {
+    const auto net = std::make_shared<SideChain>();
+    const auto optimizer = zero_optimizer(sgd()(net->parameters()), Model::of(net), group, {.stage = 2});
+    {
+      const auto guard = optimizer->no_sync();
+      net->loss(0, group.rank()).backward();
+    }
+    EXPECT_THAT(message_of([&] { optimizer->step(); }),
+                ::testing::HasSubstr("was not exchanged, because each backward() ran inside no_sync()"));
+    net->loss(1, group.rank()).backward();
+    optimizer->step();
+  });
 }
 
 }  // namespace

@@ -113,6 +113,12 @@ TEST(TrainRanks, AccumulateClipAndAverageAsOneProcessDoes) {
     recipe.ema_decay = 0.9;
     recipe.on_nan = "skip";
     expect_ranks_train_alike(recipe, 2);
+    recipe.sync_each_batch = false;
+    if (recipe.data_parallel >= "zero2") {
+      expect_ranks_train_alike(recipe, 2);
+    } else {
+      EXPECT_THAT(error_of([&] { recipe.validate(); }), HasSubstr("sync_each_batch = false works only with"));
+    }
   }
 }
 

@@ -30,6 +30,7 @@ GradientShards::GradientShards(Layout& layout, const ShardGroups& groups, const 
       index_in_unit_(layout.trained_places),
       buffers_(layout.trained_units),
       order_(layout.trained_units),
+      kept_(layout.trained_places),
       used_(layout.trained_places),
       incomplete_(layout.trained_units) {
   std::iota(order_.begin(), order_.end(), size_t{0});
@@ -76,9 +77,12 @@ void GradientShards::arrived(size_t place, const at::Tensor& parameter) {
   TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "zero_optimizer: parameter \"", layout_.places[place].name,
                     "\" has a sparse gradient, which cannot be sharded. Set sparse(false) in the embedding to get a "
                     "dense gradient, or use a separate optimizer for it.");
+  if (keeps_) {
+    kept_[place] = true;
+    return;
+  }
   follow_backward();
   put(place, gradient);
-  gradient.reset();
   const auto is_complete = [](const Buffer& buffer) { return buffer.flat.defined() && buffer.missing == 0; };
   while (next_ < order_.size() && is_complete(buffers_[order_[next_]])) send_next();
 }
@@ -96,7 +100,13 @@ void GradientShards::follow_backward() {
   });
 }
 
-void GradientShards::put(size_t place, const at::Tensor& gradient) {
+void GradientShards::keep_gradients(bool keeps) {
+  const MutexLock lock(mutex_);
+  keeps_ = keeps;
+}
+
+/// Moves a gradient to its bucket.
+void GradientShards::put(size_t place, at::Tensor& gradient) {
   const Place& where = layout_.places[place];
   Unit& unit = layout_.units[where.unit];
   Buffer& buffer = buffers_[where.unit];
@@ -109,12 +119,31 @@ void GradientShards::put(size_t place, const at::Tensor& gradient) {
   std::vector<bool>::reference came = buffer.came[index_in_unit_[place]];
   if (came) {
     view.add_(gradient);
+  } else {
+    view.copy_(gradient);
+    came = true;
+    used_[place] = true;
+    --buffer.missing;
+  }
+  gradient.reset();
+  kept_[place] = false;
+}
+
+/// Completes a bucket with kept gradients of earlier backward passes, and with zeros.
+void GradientShards::fill_missing(size_t bucket) {
+  const Unit& unit = layout_.units[bucket];
+  for (const size_t place : unit.places) {
+    at::Tensor& gradient = layout_.places[place].parameter.mutable_grad();
+    if (kept_[place] && gradient.defined()) put(place, gradient);
+  }
+  Buffer& buffer = buffers_[bucket];
+  if (!buffer.flat.defined()) {
+    buffer.flat = at::zeros(unit.flat.sizes(), options_of(unit));
     return;
   }
-  view.copy_(gradient);
-  came = true;
-  used_[place] = true;
-  --buffer.missing;
+  for (size_t i = 0; i < unit.places.size(); ++i) {
+    if (!buffer.came[i]) layout_.places[unit.places[i]].view_of(buffer.flat).zero_();
+  }
 }
 
 void GradientShards::send_next() {
@@ -125,13 +154,9 @@ void GradientShards::send_next() {
   const auto adds = [&](size_t place) { return layout_.places[place].piece.grad().defined(); };
   if (file_ && std::any_of(unit.places.begin(), unit.places.end(), adds)) file_->fetch(index);
   Buffer& buffer = buffers_[index];
-  if (!buffer.flat.defined() || buffer.missing > 0) incomplete_[index] = true;
-  if (!buffer.flat.defined()) {
-    buffer.flat = at::zeros(unit.flat.sizes(), options_of(unit));
-  } else if (buffer.missing > 0) {
-    for (size_t i = 0; i < unit.places.size(); ++i) {
-      if (!buffer.came[i]) layout_.places[unit.places[i]].view_of(buffer.flat).zero_();
-    }
+  if (!buffer.flat.defined() || buffer.missing > 0) {
+    incomplete_[index] = true;
+    fill_missing(index);
   }
   under_way_.push_back({index, comm::reduce_scatter_async(buffer.flat, means_, comm::Reduce::mean)});
   buffer = {};
@@ -197,6 +222,14 @@ void GradientShards::end() {
 
 std::vector<bool> GradientShards::take_used() {
   check_ended("ShardedOptimizer::step");
+  for (size_t place = 0; place < kept_.size(); ++place) {
+    TORCH_CHECK_VALUE(
+        !kept_[place] || !layout_.places[place].parameter.grad().defined(),
+        "ShardedOptimizer::step: the gradient of \"", layout_.places[place].name,
+        "\" was not exchanged, because each backward() ran inside no_sync(). Run the last backward() of a "
+        "step outside it.");
+  }
+  kept_.assign(kept_.size(), false);
   at::Tensor flags = at::empty({static_cast<int64_t>(used_.size() + incomplete_.size())}, at::kByte);
   auto* const used = flags.mutable_data_ptr<uint8_t>();
   auto* const incomplete = std::copy(used_.begin(), used_.end(), used);

@@ -39,8 +39,13 @@ class GradientShards final : public ShardedGradients {
 
   at::Tensor over_ranks(at::Tensor number, Over op) const override;
 
+  /// While `keeps` is true, backward passes leave their gradients in `parameter.grad()`. The next backward pass after it
+  /// exchanges the sums.
+  void keep_gradients(bool keeps);
+
   /// Returns for each trained parameter whether it had a gradient on any rank since the previous call. Determines the
   /// order in which buckets are sent from now on. Collective.
+  /// Throws: c10::ValueError, before the exchange, if gradients are kept that no later backward pass has exchanged
   // Not checked: no other thread uses this object outside of backward.
   std::vector<bool> take_used() BELLOWS_NO_THREAD_SAFETY_ANALYSIS;
 
@@ -57,7 +62,8 @@ class GradientShards final : public ShardedGradients {
 
   void arrived(size_t place, const at::Tensor& parameter);
   void follow_backward() BELLOWS_REQUIRES(mutex_);
-  void put(size_t place, const at::Tensor& gradient) BELLOWS_REQUIRES(mutex_);
+  void put(size_t place, at::Tensor& gradient) BELLOWS_REQUIRES(mutex_);
+  void fill_missing(size_t bucket) BELLOWS_REQUIRES(mutex_);
   void send_next() BELLOWS_REQUIRES(mutex_);
   void end() BELLOWS_REQUIRES(mutex_);
   void keep_oldest() BELLOWS_REQUIRES(mutex_);
@@ -87,6 +93,8 @@ class GradientShards final : public ShardedGradients {
   bool open_ BELLOWS_GUARDED_BY(mutex_) = false;             ///< gradients have arrived, and backward has not yet ended
   int64_t backward_ BELLOWS_GUARDED_BY(mutex_) = -1;         ///< ID of the current backward pass
   std::weak_ptr<int> alive_ BELLOWS_GUARDED_BY(mutex_);      ///< expires when the current backward ends for any reason
+  bool keeps_ BELLOWS_GUARDED_BY(mutex_) = false;            ///< see keep_gradients()
+  std::vector<bool> kept_ BELLOWS_GUARDED_BY(mutex_);        ///< for each trained parameter: has a kept gradient
   std::vector<bool> used_ BELLOWS_GUARDED_BY(mutex_);        ///< for each trained parameter, since the last step
   std::vector<bool> incomplete_ BELLOWS_GUARDED_BY(mutex_);  ///< for each bucket: was sent without a gradient
   std::vector<std::unique_ptr<tap::GradientTap>> taps_;

@@ -258,6 +258,13 @@ at::Tensor ShardedOptimizer::step(LossClosure closure) {
   return loss;
 }
 
+std::shared_ptr<void> ShardedOptimizer::no_sync() const {
+  GradientShards* const gradients = impl_->gradients.get();
+  if (!gradients) return nullptr;
+  gradients->keep_gradients(true);
+  return {gradients, [](void* kept) { static_cast<GradientShards*>(kept)->keep_gradients(false); }};
+}
+
 void ShardedOptimizer::take_gradients() {
   for (size_t i = 0; i < impl_->places.size(); ++i) {
     Place* const place = impl_->places[i];
@@ -400,6 +407,7 @@ void unshard(ShardedOptimizer::Impl& impl) {
   for (const Place& place : impl.layout.places) {
     const at::Tensor& parameter = place.parameter;
     const Unit& unit = impl.layout.units[place.unit];
+    parameter.mutable_grad().reset();  // see no_sync()
     if (!unit.shard.defined()) continue;
     at::Tensor(parameter).set_data(at::empty_strided(parameter.sizes(), parameter.strides(), complete_options(unit)));
   }

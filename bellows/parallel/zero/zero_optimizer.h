@@ -100,8 +100,8 @@ struct SavedTensor {
 /// Stage 2: do not use DistributedDataParallel. Every backward() averages the gradients over the ranks, and each rank
 /// stores its shard of the mean. After backward(), `parameter.grad()` is undefined. The parameter groups contain 1-D
 /// shards instead of the parameters. step() frees the gradients of the shards. Gradient accumulation needs no extra
-/// memory and no call of no_sync(), because only shards accumulate. All ranks must call backward() the same number of
-/// times.
+/// memory, because only shards accumulate. With no_sync(), it needs memory for all gradients instead, but only the last
+/// backward() communicates. All ranks must call backward() the same number of times.
 ///
 /// Stage 3: like stage 2, but each rank also stores only its shard of the parameters. When an operator uses a parameter,
 /// in forward or backward, the ranks gather its bucket. When an operator uses another bucket, the first one is freed, and
@@ -133,7 +133,7 @@ struct SavedTensor {
 /// Cost:     for n bytes of parameters and W ranks, the state takes 1/W of its size in one process (2 n bytes for
 ///           AdamW). Gradients take n bytes in stage 1. In stages 2 and 3, they take n/W bytes, plus up to four buckets
 ///           for the exchange, one that is being filled, and those that wait for an earlier one (docs/limitations.md).
-///           Each step sends (W - 1)/W · n bytes; in stage 2, each backward() sends the same amount again. In stage 3,
+///           Each step sends (W - 1)/W · n bytes; in stage 2, each backward() without no_sync() sends the same amount again. In stage 3,
 ///           parameters take n/W bytes, plus two buckets. Each forward, each backward and each exchange of gradients
 ///           sends (W - 1)/W · n bytes. The check of each operator takes about 0.4 µs. With Offload::file, each forward
 ///           and each backward read the shards of parameters once. Each step reads and writes all offloaded data once
@@ -151,6 +151,14 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
   ///         c10::Error if an earlier backward() or step() ended with an error. Exceptions of the underlying optimizer
   ///         are passed on
   at::Tensor step(LossClosure closure = nullptr) override;
+
+  /// Returns a guard. While it exists, backward() adds its gradients to `parameter.grad()` without communication (stages 2
+  /// and 3; stage 3 still gathers parameters). The next backward() without a guard exchanges the sums. For gradient
+  /// accumulation, create it for all batches of a step except the last one, on all ranks. zero_grad() does not clear these
+  /// sums; to discard them, reset `parameter.grad()`. Destroy the guard before the optimizer. In stage 1, nothing happens: use DistributedDataParallel::no_sync().
+  /// Numerics: the sums have the dtype of the parameters
+  /// Cost:     memory for all gradients on every rank. Each backward() with a guard sends (W - 1)/W · n bytes less
+  [[nodiscard]] std::shared_ptr<void> no_sync() const;
 
   bool takes_grad_scale() const override;
   void set_grad_scale(at::Tensor grad_scale, at::Tensor found_inf) override;

@@ -170,6 +170,9 @@ void check_rank_keys(const Recipe& recipe, const std::string& where) {
   TORCH_CHECK_VALUE(recipe.reshard_after_forward || recipe.data_parallel == "zero3", "recipe: ", where,
                     ": reshard_after_forward = false works only with data_parallel zero3, got ", recipe.data_parallel,
                     ". Use zero3, or set reshard_after_forward: true.");
+  TORCH_CHECK_VALUE(recipe.sync_each_batch || shards_gradients, "recipe: ", where,
+                    ": sync_each_batch = false works only with data_parallel zero2 and zero3, got ",
+                    recipe.data_parallel, ", which exchanges gradients once per step. Set sync_each_batch: true.");
   check_mesh_keys(recipe, where);
   check_context_keys(recipe, where);
   check_tensor_keys(recipe, where);

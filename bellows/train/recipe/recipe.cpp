@@ -366,6 +366,12 @@ constexpr Row table[] = {
      "with zero3, free parameters in forward, and gather them again in backward. false: more memory, and less "
      "communication",
      false},
+    {"sync_each_batch",
+     &Recipe::sync_each_batch,
+     {},
+     "with zero2 and zero3, exchange the gradients of each batch. false: with gradient_accumulation_steps, exchange "
+     "them once per step, which needs memory for all gradients on each rank",
+     false},
     {"shard_frozen",
      &Recipe::shard_frozen,
      {},

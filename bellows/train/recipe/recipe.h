@@ -96,6 +96,7 @@ struct Recipe {
   int64_t bucket_mb = 25;
   std::string shard_units;
   bool reshard_after_forward = true;
+  bool sync_each_batch = true;
   bool shard_frozen = false;
   std::string mesh;
   bool shard_state_over_all = false;

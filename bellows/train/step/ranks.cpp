@@ -61,7 +61,8 @@ struct Ranks::State {
   bool synchronizes_norms = false;             ///< the model has synchronized batch norms
   std::optional<DistributedDataParallel> ddp;  ///< empty with zero2 and zero3, whose backward shards gradients
   std::vector<std::shared_ptr<parallel::ShardedOptimizer>> sharded_parameters;  ///< with zero3
-  std::unique_ptr<const DistributedDataParallel::NoSync> quiet;
+  std::vector<std::shared_ptr<parallel::ShardedOptimizer>> accumulating;        ///< exchange gradients once per step
+  std::vector<std::shared_ptr<const void>> quiet;  ///< guards, while gradients are not exchanged
   std::vector<at::Tensor> trained;
 };
 
@@ -250,6 +251,7 @@ void Ranks::shard_optimizers(Job& job, int stage) {
     auto sharded =
         parallel::zero_optimizer(optimizer, job.model, state_->mesh ? state_->mesh->group("shard") : group, options);
     if (stage == 3) state_->sharded_parameters.push_back(sharded);
+    if (!recipe.sync_each_batch) state_->accumulating.push_back(sharded);
     optimizer = std::move(sharded);
   }
 }
@@ -321,10 +323,13 @@ const DataPrints* Ranks::data_prints() const {
 void Ranks::before_forward(bool last, bool all_have_samples) {
   // A rank without samples uses the parameters in another order.
   if (!all_have_samples) gather_parameters();
-  if (!state_ || !state_->ddp) return;
-  state_->quiet.reset();  // left over from a batch that threw
-  if (!last) state_->quiet.reset(new auto(state_->ddp->no_sync()));
-  state_->ddp->before_forward();
+  if (!state_) return;
+  state_->quiet.clear();  // left over from a batch that threw
+  if (!last && state_->ddp) state_->quiet.emplace_back(std::shared_ptr<const void>(new auto(state_->ddp->no_sync())));
+  if (!last) {
+    for (const auto& optimizer : state_->accumulating) state_->quiet.push_back(optimizer->no_sync());
+  }
+  if (state_->ddp) state_->ddp->before_forward();
 }
 
 void Ranks::before_backward(const at::Tensor& loss) {
@@ -332,7 +337,7 @@ void Ranks::before_backward(const at::Tensor& loss) {
 }
 
 void Ranks::after_backward() {
-  if (state_) state_->quiet.reset();
+  if (state_) state_->quiet.clear();
 }
 
 std::vector<int> Ranks::ranks_with_other_weights() const {
@@ -398,7 +403,11 @@ void Ranks::complete_parameters() const {
 }
 
 void Ranks::unshard(Job& job) {
-  if (state_) state_->sharded_parameters.clear();
+  if (state_) {
+    state_->quiet.clear();  // refer to the optimizers
+    state_->sharded_parameters.clear();
+    state_->accumulating.clear();
+  }
   for (auto& optimizer : job.optimizers) {
     if (const auto sharded = std::dynamic_pointer_cast<parallel::ShardedOptimizer>(optimizer))
       optimizer = sharded->unshard();
