@@ -88,7 +88,7 @@ rank would wait forever. In C++, parallel::read_schedule() reads the file for Pi
 
 Examples:
   bellows schedule 1f1b --ranks 4 --micro-batches 8 --html 1f1b.html
-  bellows schedule zb-h1 --forward-ms 3 --backward-ms 6 --transfer-ms 0.2
+  bellows schedule zero_bubble --forward-ms 3 --backward-ms 6 --transfer-ms 0.2
   bellows schedule interleaved --out own.txt
   bellows schedule own.txt --json
 )";

@@ -45,7 +45,8 @@ void add_schedule_times(CLI::App* verb, ScheduleArguments& arguments) {
 CLI::App* add_schedule(CLI::App& app, ScheduleArguments& arguments) {
   CLI::App* verb = app.add_subcommand("schedule", "Show a pipeline schedule with its bubble and its activations")
                        ->footer(schedule_footer);
-  verb->add_option("SCHEDULE", arguments.schedule, "gpipe, 1f1b, interleaved, zb-h1, or the path of a schedule file")
+  verb->add_option("SCHEDULE", arguments.schedule,
+                   "gpipe, 1f1b, interleaved, zero_bubble, or the path of a schedule file")
       ->required();
   add_schedule_size(verb, arguments);
   add_schedule_times(verb, arguments);

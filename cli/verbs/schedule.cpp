@@ -1,5 +1,6 @@
 #include "bellows/parallel/pipeline/schedule.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -24,12 +25,13 @@ using parallel::PipelineTimeline;
 
 PipelineSchedule schedule_from_file(const ScheduleArguments& arguments) {
   if (!std::filesystem::exists(arguments.schedule))
-    throw UsageError(c10::str("SCHEDULE: expected gpipe, 1f1b, interleaved, zb-h1 or the path of a schedule file, got ",
-                              arguments.schedule, "."));
-  if (arguments.ranks > 0 || arguments.micro_batches > 0)
     throw UsageError(
-        c10::str("--ranks and --micro-batches apply to gpipe, 1f1b, interleaved and zb-h1, but SCHEDULE is the file ",
-                 arguments.schedule, ". Omit them, or choose one of these schedules."));
+        c10::str("SCHEDULE: expected gpipe, 1f1b, interleaved, zero_bubble or the path of a schedule file, got ",
+                 arguments.schedule, ".", did_you_mean(arguments.schedule, parallel::schedule_names())));
+  if (arguments.ranks > 0 || arguments.micro_batches > 0)
+    throw UsageError(c10::str(
+        "--ranks and --micro-batches apply to gpipe, 1f1b, interleaved and zero_bubble, but SCHEDULE is the file ",
+        arguments.schedule, ". Omit them, or choose one of these schedules."));
   return parallel::read_schedule(arguments.schedule);
 }
 
@@ -41,12 +43,9 @@ PipelineSchedule chosen_schedule(const ScheduleArguments& arguments) {
   if (arguments.stages_per_rank > 0 && name != "interleaved")
     throw UsageError(c10::str("--stages-per-rank applies only to interleaved, got ", name, "."));
   try {
-    if (name == "gpipe") return parallel::gpipe(ranks, micro_batches);
-    if (name == "1f1b") return parallel::one_forward_one_backward(ranks, micro_batches);
-    if (name == "zb-h1") return parallel::zero_bubble_h1(ranks, micro_batches);
-    if (name == "interleaved")
-      return parallel::interleaved(ranks, micro_batches, or_default(arguments.stages_per_rank, 2));
-    return schedule_from_file(arguments);
+    const std::vector<std::string>& names = parallel::schedule_names();
+    if (std::find(names.begin(), names.end(), name) == names.end()) return schedule_from_file(arguments);
+    return parallel::named_schedule(name, ranks, micro_batches, or_default(arguments.stages_per_rank, 2));
   } catch (const c10::ValueError& error) {
     throw UsageError(user_message(error));
   }

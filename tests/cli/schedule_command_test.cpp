@@ -39,10 +39,11 @@ TEST(ScheduleCommand, WritesAllFiles) {
   const Scratch folder;
   const std::string page = folder / "page.html", trace = folder / "trace.json", table = folder / "own.txt",
                     json = folder / "result.json";
-  const Outcome outcome = run_bellows({"schedule", "zb-h1", "--forward-ms", "3", "--backward-ms", "6", "--transfer-ms",
-                                       "0.5", "--html", page, "--trace", trace, "--out", table, "--json", json});
+  const Outcome outcome =
+      run_bellows({"schedule", "zero_bubble", "--forward-ms", "3", "--backward-ms", "6", "--transfer-ms", "0.5",
+                   "--html", page, "--trace", trace, "--out", table, "--json", json});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(read_text_file(page), HasSubstr("<title>Pipeline schedule zb-h1</title>"));
+  EXPECT_THAT(read_text_file(page), HasSubstr("<title>Pipeline schedule zero_bubble</title>"));
   EXPECT_TRUE(nlohmann::json::parse(read_text_file(trace)).contains("traceEvents"));
   const auto written = nlohmann::json::parse(read_text_file(json));
   EXPECT_EQ(written["ranks"].size(), 4u);
@@ -57,7 +58,7 @@ TEST(ScheduleCommand, WritesAllFiles) {
 
 TEST(ScheduleCommand, KnowsAllSchedules) {
   const std::vector<std::pair<std::string, double>> shares = {
-      {"gpipe", 3.0 / 11}, {"1f1b", 3.0 / 11}, {"interleaved", 3.0 / 19}, {"zb-h1", 3.0 / 27}};
+      {"gpipe", 3.0 / 11}, {"1f1b", 3.0 / 11}, {"interleaved", 3.0 / 19}, {"zero_bubble", 3.0 / 27}};
   for (const auto& [name, share] : shares) {
     const Outcome outcome = run_bellows({"schedule", name, "--json"});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -68,7 +69,7 @@ TEST(ScheduleCommand, KnowsAllSchedules) {
 TEST(ScheduleCommand, ExplainsWrongUse) {
   const Scratch folder;
   expect_schedule_failure({"1f2b"},
-                          "expected gpipe, 1f1b, interleaved, zb-h1 or the path of a schedule file, got 1f2b");
+                          "expected gpipe, 1f1b, interleaved, zero_bubble or the path of a schedule file, got 1f2b");
   expect_schedule_failure({"interleaved", "--micro-batches", "6"}, "must be a multiple of the number of ranks, 4");
   expect_schedule_failure({"gpipe", "--stages-per-rank", "2"}, "--stages-per-rank applies only to interleaved");
   expect_schedule_failure({"gpipe", "--ranks", "0"}, "--ranks: expected an integer");

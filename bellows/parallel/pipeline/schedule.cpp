@@ -1,6 +1,7 @@
 #include "bellows/parallel/pipeline/schedule.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <charconv>
@@ -194,7 +195,7 @@ PipelineSchedule interleaved(int ranks, int micro_batches, int stages_per_rank) 
 
 PipelineSchedule zero_bubble_h1(int ranks, int micro_batches) {
   check_counts("zero_bubble_h1", ranks, micro_batches);
-  PipelineSchedule schedule = empty_schedule("zb-h1", ranks, micro_batches, ranks);
+  PipelineSchedule schedule = empty_schedule("zero_bubble", ranks, micro_batches, ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     Actions& actions = schedule.ranks[static_cast<size_t>(rank)];
     int forward = 0, input = 0, weight = 0;
@@ -208,6 +209,20 @@ PipelineSchedule zero_bubble_h1(int ranks, int micro_batches) {
     }
   }
   return schedule;
+}
+
+const std::vector<std::string>& schedule_names() {
+  static const std::vector<std::string> names = {"gpipe", "1f1b", "interleaved", "zero_bubble"};
+  return names;
+}
+
+PipelineSchedule named_schedule(const std::string& name, int ranks, int micro_batches, int stages_per_rank) {
+  if (name == "gpipe") return gpipe(ranks, micro_batches);
+  if (name == "1f1b") return one_forward_one_backward(ranks, micro_batches);
+  if (name == "interleaved") return interleaved(ranks, micro_batches, stages_per_rank);
+  TORCH_CHECK_VALUE(name == "zero_bubble", "schedule: expected ", c10::Join(", ", schedule_names()), ", got \"", name,
+                    "\".", did_you_mean(name, schedule_names()));
+  return zero_bubble_h1(ranks, micro_batches);
 }
 
 void check_schedule(const PipelineSchedule& schedule) {

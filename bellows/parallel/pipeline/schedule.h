@@ -60,6 +60,14 @@ PipelineSchedule interleaved(int ranks, int micro_batches, int stages_per_rank);
 ///         (split_backward.h)
 PipelineSchedule zero_bubble_h1(int ranks, int micro_batches);
 
+/// Returns the names of the schedules above: gpipe, 1f1b, interleaved and zero_bubble.
+const std::vector<std::string>& schedule_names();
+
+/// Returns the schedule of a name.
+/// Params: stages_per_rank – of interleaved; the other schedules have one stage per rank
+/// Throws: c10::ValueError if the name is unknown (the message suggests one), or for the reasons of the schedule
+PipelineSchedule named_schedule(const std::string& name, int ranks, int micro_batches, int stages_per_rank);
+
 /// Checks that a table can run: stages belong to existing ranks, each stage computes each micro-batch once, and no rank
 /// waits forever.
 /// Throws: c10::ValueError that names the rank, the action and the rule

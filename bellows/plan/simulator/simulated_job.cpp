@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bellows/core/error.h"
+#include "bellows/parallel/pipeline/schedule.h"
 #include "bellows/train/recipe/rank_keys.h"
 
 namespace bellows::train {
@@ -42,8 +43,8 @@ std::string setting_problem(const SimulatedJob& job) {
                     job.micro_batches, " and ", job.stages_per_rank, ".");
   if (job.zero_stage < 0 || job.zero_stage > 3)
     return c10::str("Expected a ZeRO stage from 0 to 3, got ", job.zero_stage, ".");
-  const std::vector<std::string> dtypes = {"fp32", "bf16", "fp8"},
-                                 schedules = {"gpipe", "1f1b", "interleaved", "zero_bubble"};
+  const std::vector<std::string> dtypes = {"fp32", "bf16", "fp8"};
+  const std::vector<std::string>& schedules = parallel::schedule_names();
   if (std::find(dtypes.begin(), dtypes.end(), job.dtype) == dtypes.end())
     return c10::str("Expected the dtype fp32, bf16 or fp8, got \"", job.dtype, "\".");
   if (std::find(schedules.begin(), schedules.end(), job.schedule) == schedules.end())

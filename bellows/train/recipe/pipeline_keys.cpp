@@ -94,7 +94,7 @@ parallel::PipelineSchedule schedule_from_file(const Recipe& recipe, int ranks) {
 }
 
 void check_schedule_keys(const Recipe& recipe, const std::string& where) {
-  const std::vector<std::string> names = {"1f1b", "gpipe", "interleaved", "zero_bubble"};
+  const std::vector<std::string>& names = parallel::schedule_names();
   const std::string& schedule = recipe.pipeline_schedule;
   TORCH_CHECK_VALUE(std::find(names.begin(), names.end(), schedule) != names.end() || is_schedule_path(schedule),
                     "recipe: ", where, ": pipeline_schedule = \"", schedule,
@@ -120,11 +120,7 @@ parallel::PipelineSchedule pipeline_schedule(const Recipe& recipe) {
   const int ranks = pipeline_ranks(recipe);
   if (is_schedule_path(recipe.pipeline_schedule)) return schedule_from_file(recipe, ranks);
   const int count = micro_batches_of(recipe, ranks);
-  if (recipe.pipeline_schedule == "gpipe") return parallel::gpipe(ranks, count);
-  if (recipe.pipeline_schedule == "zero_bubble") return parallel::zero_bubble_h1(ranks, count);
-  if (recipe.pipeline_schedule == "interleaved")
-    return parallel::interleaved(ranks, count, static_cast<int>(recipe.pipeline_stages));
-  return parallel::one_forward_one_backward(ranks, count);
+  return parallel::named_schedule(recipe.pipeline_schedule, ranks, count, static_cast<int>(recipe.pipeline_stages));
 }
 
 void check_pipeline_keys(const Recipe& recipe, const std::string& where) {
