@@ -20,6 +20,8 @@ namespace bellows::parallel {
 namespace {
 
 constexpr double chart_left = 60, chart_right = 1070, row_height = 30, row_step = 36;
+/// Actions of later stages are lower by this, because an outline would hide narrow actions.
+constexpr double later_stage_inset = 9;
 
 constexpr const char* pipeline_style = R"(
 :root { --w0: #3b5f86; --w1: #2c7555; --w2: #7a5ba6; --w3: #a1530f; --on: #ffffff; }
@@ -31,10 +33,10 @@ figure, section { background: var(--card); border: 1px solid var(--line); border
   margin: 18px 0 0; }
 .scroll svg { min-width: 720px; }
 svg .axis { fill: var(--soft); } svg .number { fill: var(--on); font-size: 11px; text-anchor: middle; }
-svg .row { fill: var(--line); opacity: 0.4; } svg .later { stroke: var(--ink); stroke-width: 1.5; }
+svg .row { fill: var(--line); opacity: 0.4; }
 .w0 { fill: var(--w0); background: var(--w0); } .w1 { fill: var(--w1); background: var(--w1); }
 .w2 { fill: var(--w2); background: var(--w2); } .w3 { fill: var(--w3); background: var(--w3); }
-.key .later { border: 2px solid var(--ink); } .key .row { background: var(--line); }
+.key .later { background: var(--soft); clip-path: inset(45% 0 0); } .key .row { background: var(--line); }
 .scroll:focus-visible { outline: 2px solid var(--w0); outline-offset: 4px; }
 th, td { text-align: right; padding: 5px 12px 5px 0; border-bottom: 1px solid var(--line); white-space: nowrap; }
 td:first-child, th:first-child { text-align: left; }
@@ -61,16 +63,19 @@ std::string action_mark(const PipelineSchedule& schedule, const TimedAction& tim
                         double y) {
   const auto& [work, stage, micro_batch] = timed.action;
   const double start_s = timed.start_s - first_s;
-  const double x = chart_left + scale * start_s, wide = std::max(scale * timed.duration_s - 1, 0.5);
+  const double x = chart_left + scale * start_s, room = scale * timed.duration_s;
+  const double wide = std::max(room - std::min(1.0, room / 8), 0.5);
+  const bool later = is_later_stage(schedule, stage);
+  const double inset = later ? later_stage_inset : 0;
   const std::string number = std::to_string(micro_batch);
   const bool fits = wide > 4 + 7 * static_cast<double>(number.size());
   const std::string label = c10::str("<text class=\"number\" x=\"", decimals("%.1f", x + wide / 2), "\" y=\"",
-                                     y + row_height / 2 + 4, "\">", number, "</text>");
+                                     y + (row_height + inset) / 2 + 4, "\">", number, "</text>");
   return c10::str("<g><title>", to_string(work), " of micro-batch ", number, " in stage ", stage, ": ",
                   format_seconds(timed.duration_s), " from ", format_seconds(start_s), "</title><rect class=\"w",
-                  static_cast<int>(work), is_later_stage(schedule, stage) ? " later" : "", "\" x=\"",
-                  decimals("%.1f", x), "\" y=\"", y, "\" width=\"", decimals("%.1f", wide), "\" height=\"", row_height,
-                  "\"/>", fits ? label : "", "</g>\n");
+                  static_cast<int>(work), later ? " later" : "", "\" x=\"", decimals("%.2f", x), "\" y=\"", y + inset,
+                  "\" width=\"", decimals("%.2f", wide), "\" height=\"", row_height - inset, "\"/>", fits ? label : "",
+                  "</g>\n");
 }
 
 std::string timeline_chart(const PipelineSchedule& schedule, const PipelineTimeline& timeline,
@@ -118,9 +123,9 @@ std::string timeline_figure(const PipelineSchedule& schedule, const PipelineTime
                             const std::string& title) {
   return c10::str("<figure>\n<h2>", title, ": bubble share ", percent(timeline.bubble_share()),
                   "</h2>\n<figcaption>The step takes ", format_seconds(timeline.length_s()),
-                  ". Numbers are micro-batches.</figcaption>\n", timeline_key(schedule),
-                  "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"", title, " schedule\">\n",
-                  timeline_chart(schedule, timeline, title), "</div>\n</figure>\n");
+                  ". Numbers are micro-batches. Point at an action to see its stage and times.</figcaption>\n",
+                  timeline_key(schedule), "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"", title,
+                  " schedule\">\n", timeline_chart(schedule, timeline, title), "</div>\n</figure>\n");
 }
 
 std::string busy_cells(const PipelineTimeline& timeline, size_t rank) {
