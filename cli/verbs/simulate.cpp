@@ -18,7 +18,11 @@ namespace {
 using train::Simulation;
 
 void check_simulate(const SimulateArguments& arguments) {
-  if (arguments.measure) return;
+  if (arguments.measure) {
+    if (!arguments.model.empty() || !arguments.mesh.empty() || arguments.ranks > 0 || !arguments.cluster.empty())
+      throw UsageError("simulate: --measure describes this machine. Omit MODEL, --cluster, --mesh and --ranks.");
+    return;
+  }
   if (arguments.model.empty())
     throw UsageError("simulate: the model is missing. Pass a name such as gpt2, or a config.json.");
   if (arguments.mesh.empty() == (arguments.ranks == 0))

@@ -104,6 +104,11 @@ TEST(Cluster, NamesWrongKeysAndValues) {
   EXPECT_THAT(message("{memory_bytes: 1e9, memory_bytes_per_second: 1e9, flops: {bf16: 1e12}}"), HasSubstr("within"));
   EXPECT_THAT(message("{memory_bytes: -1}"), HasSubstr("memory_bytes"));
   EXPECT_THAT(message("{a: [}"), HasSubstr("not valid YAML"));
+  EXPECT_THAT(message("{memory_bytes: 1e9, memory_bytes: 1e8}"), HasSubstr("\"memory_bytes\" occurs twice"));
+  EXPECT_THAT(message("{devices_per_node: 1.5}"), HasSubstr("whole number, found 1.5"));
+  EXPECT_THAT(message("{name: [a, b]}"), HasSubstr("expected name to be text"));
+  EXPECT_THAT(message("{memory_bytes: 1e9, memory_bytes_per_second: 1e9, flops: {bf16: 1e12}, achieved: {fp32: 0.5}}"),
+              HasSubstr("achieved has the dtype fp32"));
 }
 
 TEST(SimulatedMesh, ParsesAndPrints) {
@@ -273,6 +278,22 @@ TEST(Simulator, WaitingRanksLeaveTheirCoresToOthers) {
   EXPECT_NEAR(step(8).total(), step(2).total() * 16 / 17, 1e-6);
 }
 
+TEST(Simulator, CopiesOfShardsExchangeInEachMicroBatch) {
+  SimulatedJob job = small_job(32);
+  job.zero_stage = 2;
+  const auto exchange_s = [&](const SimulatedMesh& mesh, int64_t micro_batches, double overlap) {
+    job.micro_batches = micro_batches;
+    return simulate(small_shape(), simple_cluster(overlap), mesh, job).time.data_s;
+  };
+  const SimulatedMesh one = {.shard = 4}, two = {.data = 2, .shard = 4};
+  const double bytes = 4 * static_cast<double>(small_shape().parameters() - 2 * 64);  // without the last norm
+  const double copies_s = bytes / 4 / 1e9;                                            // two ranks all-reduce a shard
+  EXPECT_NEAR(exchange_s(two, 1, 0) - exchange_s(one, 1, 0), copies_s, 1e-9);
+  EXPECT_NEAR(exchange_s(two, 4, 0) - exchange_s(one, 4, 0), 4 * copies_s, 1e-9);
+  // Computation hides a part of it.
+  EXPECT_LT(exchange_s(two, 1, 1), exchange_s(two, 1, 0));
+}
+
 TEST(Simulator, CalibrationReproducesAMeasuredTime) {
   SimulatedJob job = small_job();
   job.threads = 1;
@@ -311,6 +332,16 @@ TEST(MeshSearch, ChoosesTheFastestMeshThatFits) {
     EXPECT_GE(candidate.time.total(), search.candidates[0].time.total());
   }
   EXPECT_EQ(search.candidates.size(), 10u);  // ways to write 4 as a product of four axes
+}
+
+TEST(MeshSearch, NamesTheOptimizerIfItsStepIsSlow) {
+  Cluster cluster = simple_cluster(1);
+  cluster.within = cluster.between = {1e18, 0};
+  SimulatedJob job = small_job(64);
+  job.state_bytes = 1e10;
+  cluster.memory_bytes = 1e18;
+  const MeshSearch search = search_meshes(small_shape(), cluster, job, 4);
+  EXPECT_THAT(search.reason, HasSubstr("the optimizer's step takes"));
 }
 
 TEST(MeshSearch, SavesMemoryWhenNeeded) {

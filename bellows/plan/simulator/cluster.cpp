@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <vector>
 
 #include "bellows/core/error.h"
@@ -22,10 +23,13 @@ class ClusterReader {
     TORCH_CHECK_VALUE(map_.IsMap(), "cluster: ", where_, ": expected a map of keys and values, found other content.");
   }
 
-  /// Throws: c10::ValueError if the map has other keys
+  /// Throws: c10::ValueError if the map has other keys, or a key twice
   void check_keys(const std::vector<std::string>& known) const {
+    std::set<std::string> seen;
     for (const auto& item : map_) {
       const auto key = item.first.as<std::string>("");
+      TORCH_CHECK_VALUE(seen.insert(key).second, "cluster: ", where_, ": the key \"", key,
+                        "\" occurs twice. Remove one of them.");
       TORCH_CHECK_VALUE(std::find(known.begin(), known.end(), key) != known.end(), "cluster: ", where_, ": the key \"",
                         key, "\" is unknown.", did_you_mean(key, known));
     }
@@ -42,6 +46,13 @@ class ClusterReader {
     TORCH_CHECK_VALUE(value >= low && value <= high, "cluster: ", where_, ": expected ", key, " from ", low, " to ",
                       high, ", found ", shown(node), ".");
     return value;
+  }
+
+  int64_t count(const std::string& key, double high, double otherwise) const {
+    const double value = number(key, 1, high, otherwise);
+    TORCH_CHECK_VALUE(value == std::floor(value), "cluster: ", where_, ": expected ", key,
+                      " to be a whole number, found ", value, ".");
+    return static_cast<int64_t>(value);
   }
 
   std::map<std::string, double> shares(const char* key, double high) const {
@@ -69,7 +80,12 @@ class ClusterReader {
     return value;
   }
 
-  std::string text(const char* key) const { return has(key) ? map_[key].as<std::string>("") : ""; }
+  std::string text(const char* key) const {
+    if (!has(key)) return "";
+    TORCH_CHECK_VALUE(map_[key].IsScalar(), "cluster: ", where_, ": expected ", key, " to be text, found ",
+                      shown(map_[key]), ".");
+    return map_[key].Scalar();
+  }
 
  private:
   ClusterReader part(const char* key) const {
@@ -77,7 +93,7 @@ class ClusterReader {
     return {map_[key], where_ + ": " + key};
   }
   static std::string shown(const YAML::Node& node) {
-    if (!node.IsDefined()) return "nothing";
+    if (!node.IsDefined() || node.IsNull()) return "nothing";
     return node.IsScalar() ? "\"" + node.Scalar() + "\"" : "a list or a map";
   }
 
@@ -136,7 +152,7 @@ Cluster parse_cluster(std::string_view text, const std::string& where) {
   constexpr double required = std::numeric_limits<double>::quiet_NaN();
   Cluster cluster;
   cluster.name = reader.text("name");
-  cluster.devices_per_node = static_cast<int64_t>(reader.number("devices_per_node", 1, 1e6, 1));
+  cluster.devices_per_node = reader.count("devices_per_node", 1e6, 1);
   cluster.shared = reader.flag("shared");
   cluster.memory_bytes = reader.number("memory_bytes", 1, 1e18, required);
   cluster.memory_bytes_per_second = reader.number("memory_bytes_per_second", 1, 1e18, required);
@@ -144,6 +160,9 @@ Cluster parse_cluster(std::string_view text, const std::string& where) {
   TORCH_CHECK_VALUE(!cluster.flops.empty(), "cluster: ", where,
                     ": expected flops of fp32, bf16 or fp8, found none. Add a line such as flops: {bf16: 989e12}.");
   cluster.achieved = reader.shares("achieved", 1);
+  for (const auto& [dtype, share] : cluster.achieved)
+    TORCH_CHECK_VALUE(cluster.flops.contains(dtype), "cluster: ", where, ": achieved has the dtype ", dtype,
+                      ", but flops does not. Add it to flops, or remove it from achieved.");
   cluster.attention_achieved = reader.number("attention_achieved", 1e-6, 1, cluster.attention_achieved);
   cluster.overlap = reader.number("overlap", 0, 1, cluster.overlap);
   cluster.within = reader.link("within");

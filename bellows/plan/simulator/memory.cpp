@@ -91,8 +91,8 @@ double parameters_of_rank(const TransformerShape& shape, const SimulatedMesh& me
 }
 
 SimulatedMemory memory_of_rank(const TransformerShape& shape, const SimulatedMesh& mesh, const SimulatedJob& job,
-                               const parallel::PipelineSchedule& schedule, const std::vector<int64_t>& layers,
-                               int rank) {
+                               const parallel::PipelineSchedule& schedule, const std::vector<int64_t>& layers, int rank,
+                               int in_flight) {
   const double parameters = parameters_of_rank(shape, mesh, schedule, layers, rank);
   const auto shards = static_cast<double>(shard_ranks(mesh));
   const auto share = [&](int stage) { return job.zero_stage >= stage ? 1 / shards : 1; };
@@ -103,7 +103,6 @@ SimulatedMemory memory_of_rank(const TransformerShape& shape, const SimulatedMes
     rank_layers += layers[stage];
     ++rank_stages;
   }
-  const double in_flight = parallel::activations_in_flight(schedule)[static_cast<size_t>(rank)];
   SimulatedMemory memory;
   memory.parameters = fp32_element_bytes * parameters * share(3);
   // ZeRO-3 gathers weights in 16 bits. Otherwise, autocast makes copies.
@@ -137,9 +136,11 @@ double parameters_per_rank(const TransformerShape& shape, const SimulatedMesh& m
 
 SimulatedMemory simulate_memory(const TransformerShape& shape, const SimulatedMesh& mesh, const SimulatedJob& job,
                                 const parallel::PipelineSchedule& schedule, const std::vector<int64_t>& layers) {
+  const std::vector<int> in_flight = parallel::activations_in_flight(schedule);
   SimulatedMemory most;
   for (int rank = 0; rank < static_cast<int>(mesh.pipeline); ++rank) {
-    const SimulatedMemory memory = memory_of_rank(shape, mesh, job, schedule, layers, rank);
+    const SimulatedMemory memory =
+        memory_of_rank(shape, mesh, job, schedule, layers, rank, in_flight[static_cast<size_t>(rank)]);
     if (memory.total() > most.total()) most = memory;
   }
   return most;

@@ -80,15 +80,12 @@ class MeshSearcher {
   std::string problem_;
 };
 
-std::string memory_words(double bytes) {
-  return format_bytes(bytes);
-}
-
 /// The part of the time that is longer than in `best` by the largest amount.
 std::string largest_loss(const SimulatedTime& time, const SimulatedTime& best) {
   const std::pair<const char*, double> parts[] = {
       {"computation", time.compute_s - best.compute_s},
       {"recomputation", time.recomputed_s - best.recomputed_s},
+      {"the optimizer's step", time.update_s - best.update_s},
       {"the exchange of the axis tensor", time.tensor_s - best.tensor_s},
       {"the exchange of the axis context", time.context_s - best.context_s},
       {"the exchange of gradients and parameters", time.data_s - best.data_s},
@@ -101,11 +98,12 @@ std::string largest_loss(const SimulatedTime& time, const SimulatedTime& best) {
 std::string search_reason(const MeshSearch& search) {
   const Simulation& best = search.candidates.front();
   if (!search.chosen)
-    return c10::str("No mesh fits. ", best.mesh.to_string(), " needs least, ", memory_words(best.memory.total()),
-                    " of ", memory_words(best.capacity), ". Use more ranks, smaller micro-batches or recomputation.");
+    return c10::str("No mesh fits. ", best.mesh.to_string(), " needs the least memory, ",
+                    format_bytes(best.memory.total()), " of ", format_bytes(best.capacity),
+                    ". Use more ranks, smaller micro-batches or recomputation.");
   std::string text =
       c10::str(best.mesh.to_string(), " is the fastest mesh that fits: ", format_seconds(best.time.total()),
-               " per step, with ", memory_words(best.memory.total()), " of ", memory_words(best.capacity), ".");
+               " per step, with ", format_bytes(best.memory.total()), " of ", format_bytes(best.capacity), ".");
   const auto slower = std::find_if(search.candidates.begin(), search.candidates.end(), [&](const Simulation& other) {
     return other.fits && other.time.total() > 1.01 * best.time.total();
   });

@@ -18,13 +18,8 @@ namespace {
 constexpr double gradient_element_bytes = 4;
 
 parallel::PipelineSchedule schedule_of(const SimulatedMesh& mesh, const SimulatedJob& job) {
-  const int ranks = static_cast<int>(mesh.pipeline), micro_batches = static_cast<int>(job.micro_batches);
-  if (ranks == 1) return parallel::one_forward_one_backward(1, micro_batches);
-  if (job.schedule == "gpipe") return parallel::gpipe(ranks, micro_batches);
-  if (job.schedule == "interleaved")
-    return parallel::interleaved(ranks, micro_batches, static_cast<int>(job.stages_per_rank));
-  if (job.schedule == "zero_bubble") return parallel::zero_bubble_h1(ranks, micro_batches);
-  return parallel::one_forward_one_backward(ranks, micro_batches);
+  return parallel::named_schedule(mesh.pipeline == 1 ? "1f1b" : job.schedule, static_cast<int>(mesh.pipeline),
+                                  static_cast<int>(job.micro_batches), static_cast<int>(job.stages_per_rank));
 }
 
 /// Divides the layers evenly. The first stages have one more if they cannot be divided.
@@ -122,14 +117,7 @@ class StepSimulator {
       return hidden_in_backward(exchange);
     }
     const ClusterLink link = ring_link(cluster_, shards, mesh_.tensor, mesh_.ranks());
-    double seconds = sharded_s(link, shards);
-    if (replicas > shards) {  // the shards' gradients of all copies are averaged
-      const int64_t copies = replicas / shards;
-      const ClusterLink between = ring_link(cluster_, copies, mesh_.tensor * shards, mesh_.ranks());
-      seconds +=
-          all_reduce_seconds(between, copies, gradient_element_bytes * parameters_ / static_cast<double>(shards));
-    }
-    return seconds;
+    return sharded_s(link, shards, average_copies_s(replicas / shards, shards));
   }
 
   /// An exchange of all gradients that starts when the first ones are complete in the last backward.
@@ -146,11 +134,19 @@ class StepSimulator {
     return std::min(1.0, last / static_cast<double>(shape_.parameters()));
   }
 
-  double sharded_s(const ClusterLink& link, int64_t shards) const {
-    const double reduce = gather_seconds(link, shards, gradient_element_bytes * parameters_);
+  /// Averages the gradients of a shard over all copies of the model.
+  double average_copies_s(int64_t copies, int64_t shards) const {
+    const ClusterLink link = ring_link(cluster_, copies, mesh_.tensor * shards, mesh_.ranks());
+    return all_reduce_seconds(link, copies, gradient_element_bytes * parameters_ / static_cast<double>(shards));
+  }
+
+  /// Params: copies_s – exchange of gradients between the copies, which follows that within a copy
+  double sharded_s(const ClusterLink& link, int64_t shards, double copies_s) const {
+    const double whole = gather_seconds(link, shards, gradient_element_bytes * parameters_);
+    const double reduce = whole + copies_s;
     if (job_.zero_stage < 3) {
-      const double gather = gather_seconds(link, shards, gradient_element_bytes * parameters_);  // after the update
-      if (job_.zero_stage == 1) return hidden_in_backward(2 * reduce) + gather;
+      const double gather = whole;  // after the update
+      if (job_.zero_stage == 1) return hidden_in_backward(reduce + whole) + gather;
       const double passes = mesh_.pipeline > 1 ? 1 : static_cast<double>(job_.micro_batches);
       return passes * hidden_in_backward(reduce) + gather;
     }
@@ -184,7 +180,7 @@ Cluster with_rates_scaled(Cluster cluster, double factor) {
 double model_operations(const TransformerShape& shape, const SimulatedJob& job) {
   const auto head = static_cast<double>(shape.predicts_tokens ? shape.vocabulary * shape.width : 0);
   return 6 * (static_cast<double>(shape.layers * shape.layer_matrices()) + head) +
-         12 * static_cast<double>(shape.layers * shape.query_width() * length_of(shape, job));
+         12 * static_cast<double>(shape.layers * shape.query_width()) * static_cast<double>(length_of(shape, job));
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 #include "bellows/io/tables/json_impl.h"
 #include "bellows/models/registry.h"
 #include "bellows/system/file.h"
@@ -19,8 +21,8 @@ int64_t shape_field(const ShapeJson& config, const std::string& path, const char
   if (otherwise > 0 && (found == config.end() || found->is_null())) return otherwise;
   const bool valid = found != config.end() && found->is_number_integer();
   const int64_t value = valid ? found->get<int64_t>() : 0;
-  TORCH_CHECK_VALUE(value > 0 && value <= int64_t{1} << 32, "config ", path, ": expected ", key,
-                    " to be a whole number from 1 to 2^32, found ",
+  TORCH_CHECK_VALUE(value > 0 && value <= int64_t{1} << 30, "config ", path, ": expected ", key,
+                    " to be a whole number from 1 to 2^30, found ",
                     found == config.end() ? "nothing" : io::shown_json(*found), ".");
   return value;
 }
@@ -39,6 +41,13 @@ TransformerShape llama_shape(const ShapeJson& config, const std::string& path) {
   shape.inner = shape_field(config, path, "intermediate_size");
   shape.vocabulary = shape_field(config, path, "vocab_size");
   shape.positions = shape_field(config, path, "max_position_embeddings", 2048);
+  // The simulator counts parameters in 64 bits.
+  const double widest = std::max({static_cast<double>(shape.heads) * static_cast<double>(shape.head_width),
+                                  static_cast<double>(shape.kv_heads) * static_cast<double>(shape.head_width),
+                                  static_cast<double>(shape.inner)});
+  TORCH_CHECK_VALUE(static_cast<double>(shape.layers) * static_cast<double>(shape.width) * widest < 1e17, "config ",
+                    path, ": expected fewer than 10^17 parameters, found ", shape.layers, " layers of width ",
+                    shape.width, ". Check the sizes.");
   const auto tied = config.find("tie_word_embeddings");
   shape.tied = tied != config.end() && tied->is_boolean() && tied->get<bool>();
   return shape;
