@@ -85,23 +85,27 @@ std::string heading_of(const SimulateArguments& arguments, const train::Transfor
          "\n";
 }
 
+constexpr size_t mesh_width = 37;
+
+std::string search_row(const std::string& zero, const std::string& micro_batches, const std::string& step,
+                       const std::string& memory, const std::string& fits) {
+  return pad_left(zero, 5) + pad_left(micro_batches, 7) + pad_left(step, 14) + pad_left(memory, 11) +
+         pad_left(fits, 5) + "\n";
+}
+
 /// A long mesh takes a line of its own.
 std::string candidate_line(const Simulation& simulation) {
-  constexpr size_t mesh_width = 40;
   const std::string zero = simulation.job.zero_stage == 0 ? "-" : std::to_string(simulation.job.zero_stage);
   std::string mesh = "  " + simulation.mesh.to_string();
-  if (mesh.size() > mesh_width) mesh += "\n";
-  const size_t used = mesh.ends_with('\n') ? 0 : mesh.size();
-  return mesh + std::string(mesh_width + 2 - used, ' ') + pad_left(zero, 5) +
-         pad_left(std::to_string(simulation.job.micro_batches), 7) +
-         pad_left(format_seconds(simulation.time.total()), 10) + pad_left(format_bytes(simulation.memory.total()), 11) +
-         pad_left(simulation.fits ? "yes" : "no", 5) + "\n";
+  if (mesh.size() > mesh_width) mesh += "\n" + std::string(mesh_width, ' ');
+  return pad_right(mesh, mesh_width) +
+         search_row(zero, std::to_string(simulation.job.micro_batches), format_seconds(simulation.time.total()),
+                    format_bytes(simulation.memory.total()), simulation.fits ? "yes" : "no");
 }
 
 std::string search_text(const train::MeshSearch& search) {
   constexpr size_t most_rows = 20;
-  std::string text = c10::str("  ", pad_right("mesh", 40), pad_left("ZeRO", 5), pad_left("micro", 7),
-                              pad_left("step", 10), pad_left("memory", 11), pad_left("fits", 5), "\n");
+  std::string text = pad_right("  mesh", mesh_width) + search_row("ZeRO", "micro", "step", "memory", "fits");
   const size_t shown = std::min(search.candidates.size(), most_rows);
   for (size_t i = 0; i < shown; ++i) text += candidate_line(search.candidates[i]);
   if (shown < search.candidates.size())
@@ -138,6 +142,8 @@ nlohmann::ordered_json simulation_json(const Simulation& simulation) {
 void print_mesh(const SimulateArguments& arguments, const train::TransformerShape& shape,
                 const train::Cluster& cluster) {
   const train::SimulatedMesh mesh = usable([&] { return train::parse_simulated_mesh(arguments.mesh); });
+  if (mesh.shard > 1 && arguments.job.zero_stage == 0)
+    throw UsageError("simulate: the axis shard needs --zero 1, 2 or 3. For DDP, use the axis data.");
   const Simulation simulation = usable([&] { return simulate(shape, cluster, mesh, arguments.job); });
   if (arguments.json != "-")
     print_result(heading_of(arguments, shape, cluster) + "Mesh: " + mesh.to_string() + "\n\n" +
