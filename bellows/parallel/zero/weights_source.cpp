@@ -3,6 +3,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <exception>
 #include <map>
 #include <unordered_map>
 
@@ -43,7 +44,7 @@ WeightsSource::WeightsSource(const std::string& path, const Model& model, const 
   std::string error;
   try {
     state_.reset(new State{.file = WeightFile(path)});
-  } catch (const c10::Error& problem) {
+  } catch (const std::exception& problem) {  // also std::bad_alloc, because the other ranks wait below
     error = c10::str("zero_optimizer: rank ", ranks.rank(), ": ", user_message(problem));
   }
   for (const std::string& problem : comm::all_gather_strings(error, ranks)) TORCH_CHECK_VALUE(problem.empty(), problem);

@@ -676,9 +676,11 @@ void distribute_parameters(ShardedOptimizer::Impl& impl, const ParameterLists& l
   impl.layout = lay_out(lists.trained, lists.frozen, impl.groups, how);
   create_files(impl);
   if (weights) {
-    read_shards(impl, *weights);
-    read(lists.rest, *weights);
-    read(impl.model.named_buffers(), *weights);
+    create_on_all_ranks(impl.all, [&] {
+      read_shards(impl, *weights);
+      read(lists.rest, *weights);
+      read(impl.model.named_buffers(), *weights);
+    });
   }
   if (!options.uninitialized) broadcast_from_first(impl.layout, lists.rest, impl.model, impl.all);
   const bool offloads = impl.memory.file || impl.memory.host;
