@@ -6,6 +6,7 @@
 
 #include "bellows/io/tensors/safetensors.h"
 #include "bellows/parallel/zero/weights_source.h"
+#include "bellows/system/file.h"
 #include "bellows/tap/skip_initialization.h"
 #include "tests/parallel/zero_blocks.h"
 #include "tests/support/errors.h"
@@ -69,6 +70,29 @@ TEST(ZeroStart, FilesThatAreTruncatedAreReported) {
     std::filesystem::resize_file(folder / "net.safetensors", 16);  // the last page of the file is gone
     EXPECT_THAT(message_of([&] { weights.read("conv.weight", m.net->distinct().front().detach()); }),
                 HasSubstr("the file changed while its weights were in use, so \"conv.weight\" cannot be read"));
+  });
+}
+
+TEST(ZeroStart, AllRanksReportATensorThatOneCannotRead) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "net.safetensors";
+  NamedTensors tensors = NetModel().model.named_parameters();
+  for (auto& [name, tensor] : tensors) {
+    if (name == "conv.bias") tensor = at::zeros({3}, at::kChar);
+  }
+  io::save_safetensors(file, tensors);
+  // Six elements of 4 bits, which libtorch cannot read. They are in the shard of one rank.
+  const std::string written = R"("I8","shape":[3])", unreadable = R"("F4","shape":[6])";
+  std::string bytes = read_text_file(file);
+  ASSERT_NE(bytes.find(written), std::string::npos);
+  write_text_file(file, bytes.replace(bytes.find(written), written.size(), unreadable));
+  run_ranks(2, [&](const comm::Group& group) {
+    NetModel m;
+    const std::string message = message_of([&] {
+      zero_optimizer(adamw()(m.net->distinct()), m.model, group,
+                     {.stage = 3, .bucket_bytes = small_bucket, .weights_file = file});
+    });
+    EXPECT_THAT(message, HasSubstr("conv.bias has dtype F4"));
   });
 }
 
