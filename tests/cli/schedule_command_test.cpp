@@ -76,7 +76,7 @@ TEST(ScheduleCommand, ExplainsWrongUse) {
   expect_schedule_failure({"gpipe", "--forward-ms", "0"}, "--forward-ms: expected a number of milliseconds above 0");
   std::ofstream(folder / "own.txt") << "schedule s\nmicro_batches 1\nstage_ranks 0 1\nrank 0: B0.0 F0.0\n"
                                        "rank 1: F1.0 B1.0\n";
-  expect_schedule_failure({folder / "own.txt"}, "rank 0 waits forever before B0.0");
+  expect_schedule_failure({folder / "own.txt"}, "own.txt: schedule s: rank 0 waits forever before B0.0");
   expect_schedule_failure({folder / "own.txt", "--ranks", "2"}, "--ranks and --micro-batches apply to gpipe");
   EXPECT_EQ(run_bellows({"schedule"}).exit_code, 2);
 }

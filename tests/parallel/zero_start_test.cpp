@@ -92,7 +92,7 @@ TEST(ZeroStart, AllRanksReportATensorThatOneCannotRead) {
       zero_optimizer(adamw()(m.net->distinct()), m.model, group,
                      {.stage = 3, .bucket_bytes = small_bucket, .weights_file = file});
     });
-    EXPECT_THAT(message, HasSubstr("conv.bias has dtype F4"));
+    EXPECT_THAT(message, HasSubstr("\"conv.bias\" has dtype F4"));
   });
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "bellows/core/error.h"
+#include "bellows/io/bytes.h"
 #include "bellows/parallel/pipeline/timeline.h"
 #include "bellows/system/file.h"
 
@@ -82,16 +83,16 @@ void check_complete(const PipelineSchedule& schedule, const std::set<ActionKey>&
 int parse_number(std::string_view text, int line) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  TORCH_CHECK_VALUE(error == std::errc() && end == text.data() + text.size(), "schedule: expected a number, got \"",
-                    text, "\" (line ", line, ").");
+  TORCH_CHECK_VALUE(error == std::errc() && end == text.data() + text.size(), "schedule: expected a number, got ",
+                    io::printable(text), " (line ", line, ").");
   return number;
 }
 
 PipelineAction parse_action(std::string_view text, int line) {
   constexpr std::string_view letters = "FBIW";
   const size_t point = text.find('.'), work = text.empty() ? letters.npos : letters.find(text[0]);
-  TORCH_CHECK_VALUE(work != letters.npos && point != text.npos, "schedule: expected an action such as F0.3, got \"",
-                    text, "\" (line ", line, "). The letters are F, B, I and W.");
+  TORCH_CHECK_VALUE(work != letters.npos && point != text.npos, "schedule: expected an action such as F0.3, got ",
+                    io::printable(text), " (line ", line, "). The letters are F, B, I and W.");
   return {.work = static_cast<PipelineWork>(work),
           .stage = parse_number(text.substr(1, point - 1), line),
           .micro_batch = parse_number(text.substr(point + 1), line)};
@@ -108,10 +109,18 @@ std::vector<std::string_view> words_of(std::string_view line) {
   return words;
 }
 
+bool is_control(char character) {
+  return static_cast<unsigned char>(character) < 0x20 || character == 0x7f;
+}
+
 void parse_line(PipelineSchedule& schedule, const std::vector<std::string_view>& words, int line) {
   const std::string_view key = words[0];
   if (key == "schedule") {
+    schedule.name.clear();
     for (size_t i = 1; i < words.size(); ++i) schedule.name += (i > 1 ? " " : "") + std::string(words[i]);
+    TORCH_CHECK_VALUE(std::none_of(schedule.name.begin(), schedule.name.end(), is_control),
+                      "schedule: expected a name of printable characters, got ", io::printable(schedule.name),
+                      " (line ", line, ").");
   } else if (key == "micro_batches" && words.size() == 2) {
     schedule.micro_batches = parse_number(words[1], line);
   } else if (key == "stage_ranks") {
@@ -123,10 +132,8 @@ void parse_line(PipelineSchedule& schedule, const std::vector<std::string_view>&
     Actions& actions = schedule.ranks.emplace_back();
     for (size_t i = 2; i < words.size(); ++i) actions.push_back(parse_action(words[i], line));
   } else {
-    TORCH_CHECK_VALUE(false,
-                      "schedule: expected \"schedule\", \"micro_batches\", \"stage_ranks\" or \"rank R:\", got "
-                      "\"",
-                      key, "\" (line ", line, ").");
+    TORCH_CHECK_VALUE(false, "schedule: expected \"schedule\", \"micro_batches\", \"stage_ranks\" or \"rank R:\", got ",
+                      io::printable(key), " (line ", line, ").");
   }
 }
 
@@ -278,14 +285,12 @@ PipelineSchedule schedule_from_text(const std::string& text) {
 }
 
 PipelineSchedule read_schedule(const std::string& path) {
-  std::string text;
   try {
-    text = read_text_file(path);
+    return schedule_from_text(read_text_file(path));
   } catch (const c10::ValueError& error) {
     TORCH_CHECK_VALUE(false, "read_schedule: cannot read ", path, ": ", user_message(error),
                       " Expected a file that write_schedule() wrote.");
   }
-  return schedule_from_text(text);
 }
 
 void write_schedule(const PipelineSchedule& schedule, const std::string& path) {

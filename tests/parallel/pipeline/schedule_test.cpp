@@ -128,6 +128,7 @@ TEST(PipelineSchedule, ErrorsNameTheActionAndTheRule) {
   EXPECT_THAT(error_of("rank 0: X0.0"), HasSubstr("got \"X0.0\" (line 4)"));
   EXPECT_THAT(error_of("rank 1: F0.0"), HasSubstr("expected the actions of rank 0, got those of rank 1 (line 4)"));
   EXPECT_THAT(error_of("ranks"), HasSubstr("got \"ranks\" (line 4)"));
+  EXPECT_THAT(error_of("schedule \x1b[31mred"), HasSubstr("expected a name of printable characters"));
   EXPECT_THAT(message_of([] { interleaved(2, 3, 2); }), HasSubstr("must be a multiple of the number of ranks, 2"));
   EXPECT_THAT(message_of([] { gpipe(0, 3); }), HasSubstr("at least 1 rank"));
   EXPECT_THAT(message_of([] { read_schedule("/does/not/exist"); }), HasSubstr("cannot read /does/not/exist"));
