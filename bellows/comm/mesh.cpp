@@ -26,7 +26,8 @@ void check_axes(const Group& all, const std::vector<MeshAxis>& axes) {
         std::count_if(axes.begin(), axes.end(), [&](const MeshAxis& a) { return a.name == axis.name; }) == 1,
         "Mesh: axis \"", axis.name, "\" is listed twice.");
     product *= axis.size;
-    TORCH_CHECK_VALUE(product <= all.size(), "Mesh: ", text_of(axes), " needs more than ", all.size(), " ranks.");
+    TORCH_CHECK_VALUE(product <= all.size(), "Mesh: ", text_of(axes), " needs more than ", all.size(),
+                      " ranks. Change an axis, or the number of ranks.");
   }
   TORCH_CHECK_VALUE(product == all.size(), "Mesh: ", text_of(axes), " is for ", product, " ranks, but there are ",
                     all.size(), ". Change an axis, or the number of ranks.");

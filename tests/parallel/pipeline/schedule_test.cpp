@@ -16,6 +16,7 @@
 namespace bellows::parallel {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -132,6 +133,11 @@ TEST(PipelineSchedule, ErrorsNameTheActionAndTheRule) {
   EXPECT_THAT(message_of([] { interleaved(2, 3, 2); }), HasSubstr("must be a multiple of the number of ranks, 2"));
   EXPECT_THAT(message_of([] { gpipe(0, 3); }), HasSubstr("at least 1 rank"));
   EXPECT_THAT(message_of([] { read_schedule("/does/not/exist"); }), HasSubstr("cannot read /does/not/exist"));
+  const TemporaryFolder folder;
+  const std::string path = folder / "recipe.yaml";
+  std::ofstream(path) << "model: gpt\n";
+  EXPECT_THAT(message_of([&] { read_schedule(path); }),
+              AllOf(HasSubstr("cannot read " + path), HasSubstr("got \"model:\" (line 1)")));
 }
 
 TEST(PipelineTimeline, TracesHaveARowPerRank) {
