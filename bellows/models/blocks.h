@@ -26,11 +26,12 @@ int64_t run_blocks_by(const Model& model, RunBlock run);
 
 /// Divides a model into its embeddings, its blocks and its head, for pipeline parallelism
 /// (parallel/pipeline/pipeline.h). The parts use the modules of the model, which must exist as long as the parts.
-/// Returns:  parts for gpt(), bert() and distilbert()
+/// Returns:  parts for gpt(), bert(), distilbert() and encoder_decoder()
 /// Numerics: running all parts in order is bit-identical to forward()
-/// Cost:     BERT and DistilBERT compute their padding mask in each block, instead of once
-/// Throws:   c10::ValueError if the model is another one. Encoder–decoders and U-Nets pass several tensors between
-///           their blocks, which parts do not support
+/// Cost:     BERT, DistilBERT and the encoder–decoder compute their padding mask in each block, instead of once. Parts of
+///           the decoder copy the output of the encoder, which they pass on together with their own output
+/// Throws:   c10::ValueError if the model is another one. U-Nets pass many tensors between their blocks, which parts do
+///           not support
 ModelParts model_parts(const Model& model);
 
 }  // namespace bellows::models

@@ -129,17 +129,46 @@ class EncoderDecoder final : public torch::nn::Module, public layers::Blocks {
   }
 
   at::Tensor forward(const at::Tensor& x) {
-    const EncoderDecoderOptions& o = options_;
-    const int64_t least = std::max<int64_t>(o.start_steps, 1);
-    TORCH_CHECK_VALUE(x.dim() == 3 && x.size(2) == o.in_features && x.size(1) >= least,
-                      "encoder_decoder: expected series [N, T, ", o.in_features, "] of at least ", least,
-                      " steps, got ", x.sizes(), ".");
-    const KnownSteps known = known_steps(x, least);
-    const at::Tensor all = positions(x.size(1) + o.horizon, o.d_model, x.options());
-    const at::Tensor read = embedded(known.values, input_projection_, all.slice(0, 0, x.size(1)));
-    const at::Tensor memory = through(encoder_, encoder_norm_, read, {}, known.mask);
-    const at::Tensor y = through(decoder_, decoder_norm_, queries(known, all), memory, known.mask);
-    return output_->forward(o.num_classes > 0 ? y.select(1, -1) : y.slice(1, o.start_steps));
+    const KnownSteps known = checked_steps(x);
+    const at::Tensor memory = through(encoder_, encoder_norm_, history(known), {}, known.mask);
+    return head(through(decoder_, decoder_norm_, queries(known), memory, known.mask));
+  }
+
+  /// The decoder's parts pass the memory and their output as one tensor, [N, T + steps of the decoder, d_model].
+  std::vector<ModelPart> parts() override {
+    using Inputs = std::vector<at::Tensor>;
+    std::vector<ModelPart> result;
+    const auto add = [&](const std::string& name, std::vector<const torch::nn::Module*> modules,
+                         std::function<at::Tensor(const at::Tensor&, const KnownSteps&)> run) {
+      result.push_back(
+          {name, layers::tensors_of(modules), [this, run = std::move(run)](const at::Tensor& x, const Inputs& inputs) {
+             return run(x, checked_steps(inputs.at(0)));
+           }});
+    };
+    add("encoder.embedding", {input_projection_.get()},
+        [this](const at::Tensor&, const KnownSteps& known) { return history(known); });
+    for (size_t i = 0; i < encoder_.size(); ++i) {
+      add("encoder." + std::to_string(i), {encoder_[i].get()},
+          [this, layer = encoder_[i]](const at::Tensor& x, const KnownSteps& known) {
+            return run_layer(layer, x, {}, known.mask);
+          });
+    }
+    add("decoder.embedding", {encoder_norm_.get(), target_projection_.get()},
+        [this](const at::Tensor& x, const KnownSteps& known) {
+          return at::cat({encoder_norm_->forward(x), queries(known)}, 1);
+        });
+    for (size_t i = 0; i < decoder_.size(); ++i) {
+      add("decoder." + std::to_string(i), {decoder_[i].get()},
+          [this, layer = decoder_[i]](const at::Tensor& x, const KnownSteps& known) {
+            const int64_t steps = known.values.size(1);
+            const at::Tensor memory = x.slice(1, 0, steps);
+            return at::cat({memory, run_layer(layer, x.slice(1, steps), memory, known.mask)}, 1);
+          });
+    }
+    add("head", {decoder_norm_.get(), output_.get()}, [this](const at::Tensor& x, const KnownSteps& known) {
+      return head(decoder_norm_->forward(x.slice(1, known.values.size(1))));
+    });
+    return result;
   }
 
   int64_t block_count() const override { return options_.num_encoder_layers + options_.num_decoder_layers; }
@@ -159,15 +188,38 @@ class EncoderDecoder final : public torch::nn::Module, public layers::Blocks {
     return stack->register_module("norm", LayerNorm(options_.d_model, series_eps, options_.fused));
   }
 
+  KnownSteps checked_steps(const at::Tensor& x) const {
+    const int64_t least = std::max<int64_t>(options_.start_steps, 1);
+    TORCH_CHECK_VALUE(x.dim() == 3 && x.size(2) == options_.in_features && x.size(1) >= least,
+                      "encoder_decoder: expected series [N, T, ", options_.in_features, "] of at least ", least,
+                      " steps, got ", x.sizes(), ".");
+    return known_steps(x, least);
+  }
+
+  at::Tensor all_positions(const at::Tensor& x) const {
+    return positions(x.size(1) + options_.horizon, options_.d_model, x.options());
+  }
+
+  /// The input of the encoder.
+  at::Tensor history(const KnownSteps& known) {
+    const at::Tensor& x = known.values;
+    return embedded(x, input_projection_, all_positions(x).slice(0, 0, x.size(1)));
+  }
+
+  at::Tensor head(const at::Tensor& y) {
+    return output_->forward(options_.num_classes > 0 ? y.select(1, -1) : y.slice(1, options_.start_steps));
+  }
+
   at::Tensor embedded(const at::Tensor& x, Linear& projection, const at::Tensor& step_positions) {
     const at::Tensor y = projection->forward(x);
     return at::dropout(y + step_positions.to(y.options()), options_.dropout, is_training());
   }
 
   /// The input of the decoder: the last steps of each series, and zeros for the future steps.
-  at::Tensor queries(const KnownSteps& known, const at::Tensor& all) {
+  at::Tensor queries(const KnownSteps& known) {
     const EncoderDecoderOptions& o = options_;
     const at::Tensor& x = known.values;
+    const at::Tensor all = all_positions(x);
     const at::Tensor to_come = at::zeros({x.size(0), o.horizon, o.in_features}, x.options());
     if (!known.lengths.defined()) {
       const int64_t start = x.size(1) - o.start_steps;
@@ -181,10 +233,12 @@ class EncoderDecoder final : public torch::nn::Module, public layers::Blocks {
 
   at::Tensor through(const Layers& layers, LayerNorm& norm, at::Tensor x, const at::Tensor& memory,
                      const at::Tensor& mask) {
-    for (const auto& layer : layers) {
-      x = run([layer, memory, mask](const at::Tensor& y) { return layer->forward(y, memory, mask); }, x);
-    }
+    for (const auto& layer : layers) x = run_layer(layer, x, memory, mask);
     return norm->forward(x);
+  }
+  at::Tensor run_layer(const std::shared_ptr<SeriesLayer>& layer, const at::Tensor& x, const at::Tensor& memory,
+                       const at::Tensor& mask) const {
+    return run([layer, memory, mask](const at::Tensor& y) { return layer->forward(y, memory, mask); }, x);
   }
 
   EncoderDecoderOptions options_;

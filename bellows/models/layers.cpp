@@ -23,8 +23,8 @@ ModelParts model_parts(const Model& model) {
   ModelParts result{.model = model, .parts = blocks ? blocks->parts() : std::vector<ModelPart>()};
   TORCH_CHECK_VALUE(
       !result.parts.empty(), "model_parts: model \"", model.name(),
-      "\" cannot be divided into a sequence of parts. gpt(), bert() and distilbert() support it. Describe "
-      "another model with a list of modules (parallel/pipeline/stages.h).");
+      "\" cannot be divided into a sequence of parts. gpt(), bert(), distilbert() and encoder_decoder() support "
+      "it. Describe another model with a list of modules (parallel/pipeline/stages.h).");
   return result;
 }
 

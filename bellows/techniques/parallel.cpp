@@ -14,6 +14,7 @@
 #include "bellows/train/recipe/pipeline_keys.h"
 #include "bellows/train/recipe/tensor_keys.h"
 #include "bellows/train/resolved_job.h"
+#include "bellows/train/step/context_ranks.h"
 
 namespace bellows::train {
 
@@ -150,14 +151,15 @@ ModelParts small_parts(const models::ModelEntry& entry) {
 /// The reason why the ranks cannot divide the sequences of the recipe's model; empty if they can.
 std::string context_obstacle(const Recipe& recipe, int ranks) {
   const checkpoint::RngGuard restores_generators;
+  const std::string refusal = "the model " + recipe.model + " cannot divide its sequences";
   try {
     const ResolvedJob job = resolve_model(recipe);
-    small_parts(job.model);
+    if (sequence_blocks(small_parts(job.model).model) == 0) return refusal;
     const int64_t length = job.max_length();
     if (length % (2 * ranks) != 0)
       return c10::str("max_length = ", length, " is not a multiple of ", 2 * ranks, ", twice the number of ranks");
   } catch (const c10::Error&) {
-    return "the model " + recipe.model + " cannot divide its sequences";
+    return refusal;
   }
   return "";
 }

@@ -11,25 +11,31 @@ namespace bellows::train {
 
 namespace {
 
-/// The number of blocks of a model whose blocks pass [N, T, width] from one to the next. Other models with blocks, such
-/// as residual networks, have other dims.
-int64_t sequence_blocks(const Model& model) {
-  try {
-    models::model_parts(model);
-  } catch (const c10::ValueError&) {
-    throw RecipeError({__func__, __FILE__, __LINE__},
-                      c10::str("train: mesh has an axis context, but the model \"", model.name(),
-                               "\" cannot divide its sequences. gpt, bert and distilbert support it. Remove the axis "
-                               "context, or choose one of these models."));
-  }
-  return models::run_blocks_by(model, nullptr);
+/// Throws: RecipeError if ranks cannot divide the sequences of the model
+int64_t checked_blocks(const Model& model) {
+  const int64_t blocks = sequence_blocks(model);
+  if (blocks > 0) return blocks;
+  throw RecipeError({__func__, __FILE__, __LINE__},
+                    c10::str("train: mesh has an axis context, but the model \"", model.name(),
+                             "\" cannot divide its sequences. gpt, bert and distilbert support it. Remove the axis "
+                             "context, or choose one of these models."));
 }
 
 }  // namespace
 
+int64_t sequence_blocks(const Model& model) {
+  try {
+    const auto parts = static_cast<int64_t>(models::model_parts(model).parts.size());
+    const int64_t blocks = models::run_blocks_by(model, nullptr);
+    return parts == blocks + 2 ? blocks : 0;  // with embeddings and head
+  } catch (const c10::ValueError&) {
+    return 0;
+  }
+}
+
 ContextRanks::ContextRanks(const Job& job, const comm::Group& axis)
     : model_(job.model),
-      blocks_(sequence_blocks(model_)),
+      blocks_(checked_blocks(model_)),
       context_(axis, parallel::ContextOptions{.method = context_method(job.recipe)}) {
   models::run_blocks_by(model_, divided(nullptr));
 }

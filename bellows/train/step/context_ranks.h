@@ -11,6 +11,11 @@
 
 namespace bellows::train {
 
+/// Returns the number of blocks of a model whose blocks pass one sequence [N, T, width] from one to the next. Returns 0
+/// for other models: encoder–decoders have two sequences, and the blocks of residual networks have other dims.
+/// Afterwards, blocks run directly; see models::run_blocks_by().
+int64_t sequence_blocks(const Model& model);
+
 /// Divides the sequences of a job's model among the ranks of the mesh axis `context`, in training and in evaluation.
 /// These ranks read the same samples. Each rank holds all parameters, and computes the blocks of the model for its part
 /// of each sequence. The last block gathers the sequence, so that each rank has the loss of its samples.

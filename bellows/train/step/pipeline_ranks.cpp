@@ -198,7 +198,7 @@ void PipelineRanks::check(const Job& job) {
   } catch (const c10::ValueError&) {
     check_recipe(false, "train: mesh = ", job.recipe.mesh, " divides the model into stages, but the model \"",
                  job.model.name(),
-                 "\" is not a sequence of parts. gpt, bert and distilbert are. Remove the axis "
+                 "\" is not a sequence of parts. gpt, bert, distilbert and encoder_decoder are. Remove the axis "
                  "pipeline, or use another model.");
   }
 }

@@ -61,14 +61,13 @@ void expect_kept_generator(const comm::World& world) {
 }
 
 TEST(PipelineRandom, MasksAreThoseOfOneRank) {
-  run_processes(
-      4,
-      [](const comm::World& world, const std::string&) {
-        expect_masks_of_one_rank(world);
-        expect_masks_of_meshes(world);
-        expect_kept_generator(world);
-      },
-      {.timeout_s = 600});
+  run_processes(4,
+                [](const comm::World& world, const std::string&) {
+                  expect_masks_of_one_rank(world);
+                  expect_masks_of_meshes(world);
+                  expect_kept_generator(world);
+                },
+                {.timeout_s = 600});
 }
 
 }  // namespace

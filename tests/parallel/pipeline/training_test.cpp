@@ -43,6 +43,57 @@ TEST(PipelineTraining, SchedulesMatchOneProcess) {
   }
 }
 
+/// Series of up to 6 steps. Some of them are shorter, and padded with NaN.
+at::Tensor series_of(int64_t number) {
+  const at::Tensor series = tensor::drawn({batch_samples, 6, 3}, 50 + static_cast<uint64_t>(number));
+  for (int64_t sample = 0; sample < number % batch_samples; ++sample)
+    series[sample].slice(0, 6 - sample % 4).fill_(NAN);
+  return series;
+}
+
+double train_series(const std::function<at::Tensor(const at::Tensor&)>& forward, int64_t number, double factor) {
+  const at::Tensor wanted = tensor::drawn({batch_samples, 2, 2}, 90 + static_cast<uint64_t>(number));
+  const at::Tensor loss = at::mse_loss(forward(series_of(number)), wanted);
+  (loss * factor).backward();
+  return loss.item<double>();
+}
+
+// The parts of the decoder also pass on the output of the encoder.
+TEST(PipelineTraining, EncoderDecoderMatchesOneProcess) {
+  const StagedTraining run{.accumulate = 2, .max_norm = 0.5};
+  const Task task = tensor::series_task();
+  const Model model = tensor::make_on_rank(task, {});
+  model.train();
+  Outcome alone;
+  const auto forward = [&](const at::Tensor& x) { return model.forward(x); };
+  train(
+      run, tensor::distinct_parameters(model),
+      [&](int64_t number, double factor) { return train_series(forward, number, factor); }, alone);
+  for (const auto& [name, parameter] : model.named_parameters())
+    alone.weights.emplace_back(name, parameter.detach().clone());
+  for (const int ranks : {2, 4}) {
+    for (const PipelineSchedule& schedule : schedules_on(ranks)) {
+      SCOPED_TRACE(schedule.name);
+      std::mutex reports;
+      run_ranks(ranks, [&](const comm::Group& group) {
+        Pipeline stages = make_pipeline(task, run, schedule, group);
+        Outcome got;
+        const auto step = [&](int64_t number, double factor) {
+          const at::Tensor wanted = tensor::drawn({batch_samples, 2, 2}, 90 + static_cast<uint64_t>(number));
+          const PipelineLoss loss = [](const at::Tensor& output, const std::vector<at::Tensor>& targets) {
+            return at::mse_loss(output, targets[0]);
+          };
+          return stages.step({series_of(number)}, {wanted}, loss, {.loss_factor = factor});
+        };
+        train(run, stages.parameters(), step, got);
+        got.weights = comm::gather(stages.shards(), group);
+        const std::lock_guard<std::mutex> lock(reports);
+        expect_like(got, alone, 1e-9);
+      });
+    }
+  }
+}
+
 TEST(PipelineTraining, InSinglePrecision) {
   const StagedTraining run{.accumulate = 2, .max_norm = 0.5, .dtype = at::kFloat};
   for (const Task& task : {tensor::gpt_task(), tensor::bert_task()}) {
