@@ -9,7 +9,9 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "bellows/checkpoint/folder.h"
 #include "bellows/io/hash.h"
 #include "tests/train/parallel/rank_processes.h"
 
@@ -37,17 +39,12 @@ inline std::string sha256_of_weights(const std::string& folder) {
   return io::hash_hex("sha256", {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
 }
 
-/// The step of the newest complete checkpoint in a folder; 0: none. Incomplete checkpoints have other names.
+/// The step of the newest complete checkpoint in a folder; 0: none.
 inline int64_t newest_step(const std::string& folder) {
+  if (!std::filesystem::exists(folder)) return 0;
+  const std::vector<std::string> all = checkpoint::list_checkpoints(folder);
   constexpr std::string_view prefix = "step-";
-  constexpr size_t digits = 12;
-  int64_t newest = 0;
-  std::error_code missing;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, missing)) {
-    const std::string name = entry.path().filename();
-    if (name.starts_with(prefix)) newest = std::max<int64_t>(newest, std::stoll(name.substr(prefix.size(), digits)));
-  }
-  return newest;
+  return all.empty() ? 0 : std::stoll(std::filesystem::path(all.back()).filename().string().substr(prefix.size()));
 }
 
 /// How often the launcher has restarted all ranks.
