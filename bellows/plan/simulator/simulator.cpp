@@ -24,8 +24,8 @@ parallel::PipelineSchedule schedule_of(const SimulatedMesh& mesh, const Simulate
 
 /// Divides the layers evenly. The first stages have one more if they cannot be divided.
 std::vector<int64_t> layers_of_stages(int64_t layers, int stages) {
-  std::vector<int64_t> result;
-  for (int stage = 0; stage < stages; ++stage) result.push_back(layers / stages + (stage < layers % stages ? 1 : 0));
+  std::vector<int64_t> result(static_cast<size_t>(stages), layers / stages);
+  std::for_each_n(result.begin(), layers % stages, [](int64_t& count) { ++count; });
   return result;
 }
 
