@@ -10,9 +10,8 @@
 #include "bellows/parallel/tensor/tensor_plan.h"
 #include "bellows/techniques/parallel_technique.h"
 #include "bellows/techniques/technique_rows.h"
-#include "bellows/train/recipe/context_keys.h"
 #include "bellows/train/recipe/pipeline_keys.h"
-#include "bellows/train/recipe/tensor_keys.h"
+#include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/resolved_job.h"
 #include "bellows/train/step/context_ranks.h"
 
@@ -29,14 +28,20 @@ void set_strategy(Recipe& recipe, const char* strategy) {
   recipe.replicas = 0;
   recipe.gradient_compression = "none";
   recipe.reproducible_ranks = 0;
-  recipe.pipeline_schedule = "1f1b";
-  recipe.micro_batches = 0;
-  recipe.pipeline_stages = 1;
-  if (tensor_ranks(recipe) * context_ranks(recipe) * pipeline_ranks(recipe) == 1) return;
-  recipe.mesh.clear();
+  if (ranks_per_sample(recipe) > 1) recipe.mesh.clear();
   recipe.tensor_plan = "auto";
   recipe.sequence_parallel = false;
   recipe.context_method = "ring";
+  recipe.pipeline_schedule = "1f1b";
+  recipe.micro_batches = 0;
+  recipe.pipeline_stages = 1;
+}
+
+/// Returns the recipe with a mesh of one axis, and with the default values of all keys that belong to an axis.
+Recipe with_axis(Recipe recipe, const char* axis, int ranks) {
+  set_strategy(recipe, "ddp");
+  recipe.mesh = c10::str(axis, ": ", ranks);
+  return recipe;
 }
 
 /// The message with which the recipe refuses the settings; empty if it accepts them.
@@ -126,9 +131,10 @@ ParallelTechnique tensor_row() {
           "`tensor_plan`.",
       .apply =
           [](Recipe& recipe, int ranks) {
-            if (context_ranks(recipe) == 1) recipe.mesh.clear();  // keeps the plan
-            set_strategy(recipe, "ddp");
-            recipe.mesh = c10::str("tensor: ", ranks);
+            Recipe changed = with_axis(recipe, "tensor", ranks);
+            changed.tensor_plan = recipe.tensor_plan;
+            changed.sequence_parallel = recipe.sequence_parallel;
+            recipe = std::move(changed);
           },
       .obstacle = tensor_obstacle,
       .expected = {.time_factor = 1.5,
@@ -172,9 +178,9 @@ ParallelTechnique context_row() {
               "`context_method`.",
           .apply =
               [](Recipe& recipe, int ranks) {
-                if (tensor_ranks(recipe) == 1) recipe.mesh.clear();  // keeps context_method
-                set_strategy(recipe, "ddp");
-                recipe.mesh = c10::str("context: ", ranks);
+                Recipe changed = with_axis(recipe, "context", ranks);
+                changed.context_method = recipe.context_method;
+                recipe = std::move(changed);
               },
           .obstacle = context_obstacle,
           .expected = {.time_factor = 1.3,
@@ -187,15 +193,13 @@ ParallelTechnique context_row() {
 }
 
 /// Returns the recipe with one stage per rank. It keeps the keys of a recipe whose ranks already form a pipeline.
-Recipe with_pipeline(Recipe recipe, int ranks) {
-  const Recipe own = recipe;
-  set_strategy(recipe, "ddp");
-  recipe.mesh = c10::str("pipeline: ", ranks);
-  if (pipeline_ranks(own) != ranks) return recipe;
-  recipe.pipeline_schedule = own.pipeline_schedule;
-  recipe.micro_batches = own.micro_batches;
-  recipe.pipeline_stages = own.pipeline_stages;
-  return recipe;
+Recipe with_pipeline(const Recipe& recipe, int ranks) {
+  Recipe changed = with_axis(recipe, "pipeline", ranks);
+  if (pipeline_ranks(recipe) != ranks) return changed;
+  changed.pipeline_schedule = recipe.pipeline_schedule;
+  changed.micro_batches = recipe.micro_batches;
+  changed.pipeline_stages = recipe.pipeline_stages;
+  return changed;
 }
 
 /// The reason why the ranks cannot divide the recipe's model into stages; empty if they can.
@@ -225,7 +229,7 @@ ParallelTechnique pipeline_row() {
       .changes =
           "Divides the layers into stages. Each rank computes one stage, through which the micro-batches of a batch "
           "pass. Recipe: `mesh: {pipeline: N}`, `pipeline_schedule`, `micro_batches`.",
-      .apply = [](Recipe& recipe, int ranks) { recipe = with_pipeline(std::move(recipe), ranks); },
+      .apply = [](Recipe& recipe, int ranks) { recipe = with_pipeline(recipe, ranks); },
       .obstacle = pipeline_obstacle,
       .expected = {.time_factor = 1.3,
                    .memory_factor = 0.6,

@@ -21,10 +21,7 @@
 #include "bellows/system/file.h"
 #include "bellows/system/stop.h"
 #include "bellows/train/data/data_assembly.h"
-#include "bellows/train/recipe/context_keys.h"
-#include "bellows/train/recipe/pipeline_keys.h"
 #include "bellows/train/recipe/rank_keys.h"
-#include "bellows/train/recipe/tensor_keys.h"
 #include "bellows/train/run/rank_changes.h"
 #include "bellows/train/run/resume_check.h"
 #include "bellows/train/run/run_folder.h"
@@ -279,7 +276,7 @@ void FitRun::say_unused_keys() {
   if (!recipe_.offload_shard_folder.empty() && loop_->ranks().size() == 1)
     log_warn("train: offload_shard_folder = ", recipe_.offload_shard_folder,
              " has no effect, because one process shards nothing. Start several ranks with `bellows launch`.");
-  if (tensor_ranks(recipe_) * context_ranks(recipe_) * pipeline_ranks(recipe_) > 1 && loop_->ranks().size() == 1)
+  if (ranks_per_sample(recipe_) > 1 && loop_->ranks().size() == 1)
     log_warn("train: mesh = ", recipe_.mesh,
              " has no effect, because one process divides nothing. Start several ranks with `bellows launch`.");
   const int64_t steps = loop_->total_steps();

@@ -17,19 +17,13 @@ std::string context_conflict(const Recipe& recipe) {
     if (axis.size > 1 && axis.name != "data" && axis.name != "context")
       return "the axis " + axis.name + " divides the model, and context parallelism works only with complete models";
   }
-  if (recipe.data_parallel == "dp") return "data_parallel = dp trains in one process";
+  if (const std::string shared = shared_operators_conflict(recipe); !shared.empty()) return shared;
   if (recipe.data_parallel != "ddp")
     return "data_parallel = " + recipe.data_parallel + " shards the state, and context parallelism works only with ddp";
   if (recipe.compile != "none")
     return "compile = " + recipe.compile + " records operators, but context parallelism replaces them while they run";
-  if (recipe.reproducible_ranks > 0)
-    return c10::str("reproducible_ranks = ", recipe.reproducible_ranks, " divides the batch among all ranks");
   if (recipe.quantize != "none") return "quantize = " + recipe.quantize + " observes ranges on complete sequences";
   if (!recipe.teacher.empty()) return "teacher = " + recipe.teacher + " is a second model, which is not divided";
-  if (recipe.activation_dtype == "int8" || recipe.activation_dtype == "int4")
-    return "activation_dtype = " + recipe.activation_dtype + " rounds at random on each rank";
-  if (recipe.activation_memory_budget > 0 || recipe.activation_memory_budget_mb > 0)
-    return "activation_memory_budget selects by measured times, so the ranks would repeat different exchanges";
   return "";
 }
 
@@ -54,9 +48,7 @@ void check_context_keys(const Recipe& recipe, const std::string& where) {
                     ": context_method = ", recipe.context_method,
                     " works only with an axis context in mesh. Set mesh: {context: 2}, or "
                     "remove context_method.");
-  const std::string conflict = on ? context_conflict(recipe) : "";
-  TORCH_CHECK_VALUE(conflict.empty(), "recipe: ", where, ": mesh = ", recipe.mesh, " uses context parallelism, but ",
-                    conflict, ". Remove the axis context, or change the other setting.");
+  if (on) check_axis(recipe, where, "context", context_conflict(recipe));
 }
 
 }  // namespace bellows::train

@@ -17,7 +17,7 @@ constexpr int64_t micro_batches_per_rank = 4;
 
 /// Returns the setting that does not work with pipeline parallelism, with the reason; empty if there is none.
 std::string pipeline_conflict(const Recipe& recipe) {
-  if (recipe.data_parallel == "dp") return "data_parallel = dp trains in one process";
+  if (const std::string shared = shared_samples_conflict(recipe); !shared.empty()) return shared;
   if (recipe.data_parallel != "ddp")
     return "data_parallel = " + recipe.data_parallel + " shards the complete model, which no rank of a pipeline has";
   if (axis_size(parse_mesh(recipe.mesh), "shard") > 1)
@@ -33,8 +33,6 @@ std::string pipeline_conflict(const Recipe& recipe) {
            " works only with one process, because several ranks exchange their gradients";
   if (recipe.gradient_compression != "none")
     return "gradient_compression = " + recipe.gradient_compression + " needs the gradient exchange of DDP";
-  if (recipe.reproducible_ranks > 0)
-    return c10::str("reproducible_ranks = ", recipe.reproducible_ranks, " divides the batch among all ranks");
   if (recipe.sequence_parallel) return "sequence_parallel = true runs the blocks of the complete model";
   if (recipe.sync_batch_norm) return "sync_batch_norm needs the batch of all ranks, but stages compute micro-batches";
   if (recipe.quantize != "none") return "quantize = " + recipe.quantize + " observes the complete model";
@@ -136,8 +134,7 @@ void check_pipeline_keys(const Recipe& recipe, const std::string& where) {
   check_schedule_keys(recipe, where);
   std::string conflict = pipeline_conflict(recipe);
   if (conflict.empty()) conflict = activation_conflict(recipe);
-  TORCH_CHECK_VALUE(conflict.empty(), "recipe: ", where, ": mesh = ", recipe.mesh, " uses pipeline parallelism, but ",
-                    conflict, ". Remove the axis pipeline, or change the other setting.");
+  check_axis(recipe, where, "pipeline", conflict);
 }
 
 }  // namespace bellows::train

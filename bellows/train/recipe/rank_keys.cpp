@@ -57,8 +57,7 @@ std::string without_spaces(std::string text) {
 /// Leaves out axes of size 1 that the mesh does not need, so that names of meshes are short.
 std::vector<comm::MeshAxis> needed_axes(std::vector<comm::MeshAxis> axes) {
   for (comm::MeshAxis& axis : axes) axis.size = std::max(axis.size, 1);
-  const bool divides =
-      axis_size(axes, "pipeline") > 1 || axis_size(axes, "context") > 1 || axis_size(axes, "tensor") > 1;
+  const bool divides = ranks_per_sample(axes) > 1;
   std::erase_if(axes, [&](const comm::MeshAxis& axis) {
     return axis.size == 1 && axis.name != "data" && (axis.name != "shard" || divides);
   });
@@ -68,10 +67,8 @@ std::vector<comm::MeshAxis> needed_axes(std::vector<comm::MeshAxis> axes) {
 void check_mesh_keys(const Recipe& recipe, const std::string& where) {
   const std::vector<comm::MeshAxis> axes = parse_mesh(recipe.mesh);
   const bool zero = recipe.data_parallel.starts_with("zero");
-  const bool shares_samples =
-      axis_size(axes, "tensor") > 1 || axis_size(axes, "context") > 1 || axis_size(axes, "pipeline") > 1;
   TORCH_CHECK_VALUE(
-      axes.empty() || zero || shares_samples, "recipe: ", where, ": mesh = ", recipe.mesh,
+      axes.empty() || zero || ranks_per_sample(axes) > 1, "recipe: ", where, ": mesh = ", recipe.mesh,
       " works only with data_parallel zero1, zero2 and zero3, or with an axis pipeline, context or tensor "
       "of at least 2, got ",
       recipe.data_parallel, ". Use one of them, or remove mesh.");
@@ -145,6 +142,38 @@ std::vector<comm::MeshAxis> parse_mesh(const std::string& text) {
 int axis_size(const std::vector<comm::MeshAxis>& axes, const std::string& name) {
   const auto axis = std::find_if(axes.begin(), axes.end(), [&](const auto& a) { return a.name == name; });
   return axis == axes.end() ? 1 : axis->size;
+}
+
+int ranks_per_sample(const std::vector<comm::MeshAxis>& axes) {
+  return axis_size(axes, "pipeline") * axis_size(axes, "context") * axis_size(axes, "tensor");
+}
+
+int ranks_per_sample(const Recipe& recipe) {
+  return ranks_per_sample(parse_mesh(recipe.mesh));
+}
+
+int64_t data_ranks(const Recipe& recipe, int64_t ranks) {
+  return ranks == 1 ? 1 : std::max<int64_t>(ranks / ranks_per_sample(recipe), 1);
+}
+
+std::string shared_samples_conflict(const Recipe& recipe) {
+  if (recipe.data_parallel == "dp") return "data_parallel = dp trains in one process";
+  if (recipe.reproducible_ranks > 0)
+    return c10::str("reproducible_ranks = ", recipe.reproducible_ranks, " divides the batch among all ranks");
+  return "";
+}
+
+std::string shared_operators_conflict(const Recipe& recipe) {
+  if (recipe.activation_dtype == "int8" || recipe.activation_dtype == "int4")
+    return "activation_dtype = " + recipe.activation_dtype + " rounds at random on each rank";
+  if (recipe.activation_memory_budget > 0 || recipe.activation_memory_budget_mb > 0)
+    return "activation_memory_budget selects by measured times, so the ranks would repeat different exchanges";
+  return shared_samples_conflict(recipe);
+}
+
+void check_axis(const Recipe& recipe, const std::string& where, const std::string& axis, const std::string& conflict) {
+  TORCH_CHECK_VALUE(conflict.empty(), "recipe: ", where, ": mesh = ", recipe.mesh, " uses ", axis, " parallelism, but ",
+                    conflict, ". Remove the axis ", axis, ", or change the other setting.");
 }
 
 std::string without_braces(std::string text) {

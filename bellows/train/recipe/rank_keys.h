@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,19 @@ Recipe with_total_batch(Recipe recipe, int64_t ranks);
 std::vector<comm::MeshAxis> parse_mesh(const std::string& text);
 /// Returns the size of an axis, or 1 if it does not exist.
 int axis_size(const std::vector<comm::MeshAxis>& axes, const std::string& name);
+/// Returns the number of ranks that read the same samples: those of the axes `pipeline`, `context` and `tensor`.
+int ranks_per_sample(const std::vector<comm::MeshAxis>& axes);
+int ranks_per_sample(const Recipe& recipe);
+/// Returns the number of ranks that read different samples.
+/// Params: ranks – number of all ranks
+int64_t data_ranks(const Recipe& recipe, int64_t ranks);
+
+/// Returns the setting that is not supported if ranks read the same samples, with the reason; empty if there is none.
+std::string shared_samples_conflict(const Recipe& recipe);
+/// The same if these ranks also run the same operators, as those of the axes `context` and `tensor`.
+std::string shared_operators_conflict(const Recipe& recipe);
+/// Throws: c10::ValueError if a conflict of the recipe with an axis of its mesh is not empty
+void check_axis(const Recipe& recipe, const std::string& where, const std::string& axis, const std::string& conflict);
 /// Returns the text without braces and quotation marks, which maps in YAML have.
 std::string without_braces(std::string text);
 /// Returns the text from which parse_mesh() reads the axes.

@@ -8,8 +8,6 @@
 #include <sstream>
 
 #include "bellows/core/error.h"
-#include "bellows/train/recipe/context_keys.h"
-#include "bellows/train/recipe/pipeline_keys.h"
 #include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/task.h"
 
@@ -55,7 +53,7 @@ std::string style_text(const TensorStyle& style) {
 
 /// Returns the setting that does not work with tensor parallelism, with the reason; empty if there is none.
 std::string tensor_conflict(const Recipe& recipe) {
-  if (recipe.data_parallel == "dp") return "data_parallel = dp trains in one process";
+  if (const std::string shared = shared_operators_conflict(recipe); !shared.empty()) return shared;
   if (recipe.data_parallel != "ddp")
     return "data_parallel = " + recipe.data_parallel + " shards complete tensors, which no rank of the axis tensor has";
   if (axis_size(parse_mesh(recipe.mesh), "shard") > 1)
@@ -69,14 +67,8 @@ std::string tensor_conflict(const Recipe& recipe) {
     return "optimizer_state = " + recipe.optimizer_state + " has blocks that slices do not preserve";
   if (recipe.gradient_compression != "none")
     return "gradient_compression = " + recipe.gradient_compression + " keeps state that checkpoints cannot divide";
-  if (recipe.reproducible_ranks > 0)
-    return c10::str("reproducible_ranks = ", recipe.reproducible_ranks, " divides the batch among all ranks");
   if (recipe.quantize != "none") return "quantize = " + recipe.quantize + " replaces the weights of layers";
   if (!recipe.teacher.empty()) return "teacher = " + recipe.teacher + " is not divided, and needs complete logits";
-  if (recipe.activation_dtype == "int8" || recipe.activation_dtype == "int4")
-    return "activation_dtype = " + recipe.activation_dtype + " rounds at random on each rank";
-  if (recipe.activation_memory_budget > 0 || recipe.activation_memory_budget_mb > 0)
-    return "activation_memory_budget selects by measured times, so the ranks would repeat different exchanges";
   return "";
 }
 
@@ -84,11 +76,6 @@ std::string tensor_conflict(const Recipe& recipe) {
 
 int tensor_ranks(const Recipe& recipe) {
   return axis_size(parse_mesh(recipe.mesh), "tensor");
-}
-
-int64_t data_ranks(const Recipe& recipe, int64_t ranks) {
-  const int64_t same_samples = tensor_ranks(recipe) * context_ranks(recipe) * pipeline_ranks(recipe);
-  return ranks == 1 ? 1 : std::max<int64_t>(ranks / same_samples, 1);
 }
 
 parallel::TensorPlan parse_tensor_plan(const std::string& text) {
@@ -125,9 +112,7 @@ void check_tensor_keys(const Recipe& recipe, const std::string& where) {
   TORCH_CHECK_VALUE(!recipe.sequence_parallel || recipe.recompute == "none", "recipe: ", where,
                     ": sequence_parallel does not work with recompute = ", recipe.recompute,
                     ", because both run the blocks of the model. Use one of them.");
-  const std::string conflict = on ? tensor_conflict(recipe) : "";
-  TORCH_CHECK_VALUE(conflict.empty(), "recipe: ", where, ": mesh = ", recipe.mesh, " uses tensor parallelism, but ",
-                    conflict, ". Remove the axis tensor, or change the other setting.");
+  if (on) check_axis(recipe, where, "tensor", tensor_conflict(recipe));
 }
 
 }  // namespace bellows::train

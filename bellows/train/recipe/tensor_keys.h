@@ -9,9 +9,6 @@ namespace bellows::train {
 
 /// Returns the number of ranks that divide each layer: the axis `tensor` of the key `mesh`, or 1.
 int tensor_ranks(const Recipe& recipe);
-/// Returns the number of ranks that read different samples.
-/// Params: ranks – number of all ranks
-int64_t data_ranks(const Recipe& recipe, int64_t ranks);
 
 /// Parses the key `tensor_plan`, such as "*.query: column, *.output: row". A style is column, row or vocabulary. It can
 /// be followed by `transposed`, and by `fused=3` for a weight that combines three layers.

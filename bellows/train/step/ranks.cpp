@@ -188,7 +188,7 @@ Ranks::Ranks(Job& job) : model_(job.model) {
   state_->skips_samples = job.train.loader_options().on_bad_sample == data::OnBadSample::skip;
   state_->samples = group;
   if (!recipe.mesh.empty()) state_->mesh.emplace(group, mesh_of(job));
-  if (data_ranks(recipe, size()) < size()) divide_work(job);
+  if (ranks_per_sample(recipe) > 1) divide_work(job);
   job.train = job.train.distributed(data_rank(), data_size(), /*global_batch=*/true);
   if (job.eval) job.eval = job.eval->distributed(data_rank(), data_size(), /*global_batch=*/true);
   if (recipe.sync_batch_norm && data_group())
