@@ -134,6 +134,8 @@ TEST(ZeroNoSync, ExchangesTheSumOfSeveralPasses) {
         const int64_t before = bytes_scattered(group);
         {
           const auto guard = optimizer->no_sync();
+          std::shared_ptr<void> nested = optimizer->no_sync();
+          nested.reset();
           for (int64_t pass = 0; pass + 1 < passes; ++pass) backward(step, pass);
         }
         EXPECT_EQ(bytes_scattered(group), before);

@@ -77,7 +77,7 @@ void GradientShards::arrived(size_t place, const at::Tensor& parameter) {
   TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "zero_optimizer: parameter \"", layout_.places[place].name,
                     "\" has a sparse gradient, which cannot be sharded. Set sparse(false) in the embedding to get a "
                     "dense gradient, or use a separate optimizer for it.");
-  if (keeps_) {
+  if (keeps_ > 0) {
     kept_[place] = true;
     return;
   }
@@ -100,9 +100,14 @@ void GradientShards::follow_backward() {
   });
 }
 
-void GradientShards::keep_gradients(bool keeps) {
+void GradientShards::start_keeping() {
   const MutexLock lock(mutex_);
-  keeps_ = keeps;
+  ++keeps_;
+}
+
+void GradientShards::stop_keeping() {
+  const MutexLock lock(mutex_);
+  --keeps_;
 }
 
 /// Moves a gradient to its bucket.

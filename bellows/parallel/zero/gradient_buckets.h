@@ -39,9 +39,10 @@ class GradientShards final : public ShardedGradients {
 
   at::Tensor over_ranks(at::Tensor number, Over op) const override;
 
-  /// While `keeps` is true, backward passes leave their gradients in `parameter.grad()`. The next backward pass after it
-  /// exchanges the sums.
-  void keep_gradients(bool keeps);
+  /// From start_keeping() to stop_keeping(), backward passes leave their gradients in `parameter.grad()`. The next backward
+  /// pass exchanges the sums. Calls can be nested.
+  void start_keeping();
+  void stop_keeping();
 
   /// Returns for each trained parameter whether it had a gradient on any rank since the previous call. Determines the
   /// order in which buckets are sent from now on. Collective.
@@ -93,7 +94,7 @@ class GradientShards final : public ShardedGradients {
   bool open_ BELLOWS_GUARDED_BY(mutex_) = false;             ///< gradients have arrived, and backward has not yet ended
   int64_t backward_ BELLOWS_GUARDED_BY(mutex_) = -1;         ///< ID of the current backward pass
   std::weak_ptr<int> alive_ BELLOWS_GUARDED_BY(mutex_);      ///< expires when the current backward ends for any reason
-  bool keeps_ BELLOWS_GUARDED_BY(mutex_) = false;            ///< see keep_gradients()
+  int keeps_ BELLOWS_GUARDED_BY(mutex_) = 0;                 ///< number of start_keeping() calls in effect
   std::vector<bool> kept_ BELLOWS_GUARDED_BY(mutex_);        ///< for each trained parameter: has a kept gradient
   std::vector<bool> used_ BELLOWS_GUARDED_BY(mutex_);        ///< for each trained parameter, since the last step
   std::vector<bool> incomplete_ BELLOWS_GUARDED_BY(mutex_);  ///< for each bucket: was sent without a gradient

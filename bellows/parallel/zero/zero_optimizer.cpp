@@ -261,8 +261,8 @@ at::Tensor ShardedOptimizer::step(LossClosure closure) {
 std::shared_ptr<void> ShardedOptimizer::no_sync() const {
   GradientShards* const gradients = impl_->gradients.get();
   if (!gradients) return nullptr;
-  gradients->keep_gradients(true);
-  return {gradients, [](void* kept) { static_cast<GradientShards*>(kept)->keep_gradients(false); }};
+  gradients->start_keeping();
+  return {gradients, [](void* kept) { static_cast<GradientShards*>(kept)->stop_keeping(); }};
 }
 
 void ShardedOptimizer::take_gradients() {

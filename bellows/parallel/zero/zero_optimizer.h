@@ -133,10 +133,11 @@ struct SavedTensor {
 /// Cost:     for n bytes of parameters and W ranks, the state takes 1/W of its size in one process (2 n bytes for
 ///           AdamW). Gradients take n bytes in stage 1. In stages 2 and 3, they take n/W bytes, plus up to four buckets
 ///           for the exchange, one that is being filled, and those that wait for an earlier one (docs/limitations.md).
-///           Each step sends (W - 1)/W · n bytes; in stage 2, each backward() without no_sync() sends the same amount again. In stage 3,
-///           parameters take n/W bytes, plus two buckets. Each forward, each backward and each exchange of gradients
-///           sends (W - 1)/W · n bytes. The check of each operator takes about 0.4 µs. With Offload::file, each forward
-///           and each backward read the shards of parameters once. Each step reads and writes all offloaded data once
+///           Each step sends (W - 1)/W · n bytes; in stage 2, each backward() without no_sync() sends the same amount
+///           again. In stage 3, parameters take n/W bytes, plus two buckets. Each forward, each backward and each
+///           exchange of gradients sends (W - 1)/W · n bytes. The check of each operator takes about 0.4 µs. With
+///           Offload::file, each forward and each backward read the shards of parameters once. Each step reads and
+///           writes all offloaded data once
 /// Threads:  one thread at a time; in stages 2 and 3, backward() calls collectives on separate groups
 /// Ref:      arXiv:1910.02054; torch.distributed.optim.ZeroRedundancyOptimizer; torch.distributed.fsdp.fully_shard (FSDP2)
 class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep, public NamedState {
@@ -152,10 +153,11 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
   ///         are passed on
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  /// Returns a guard. While it exists, backward() adds its gradients to `parameter.grad()` without communication (stages 2
-  /// and 3; stage 3 still gathers parameters). The next backward() without a guard exchanges the sums. For gradient
-  /// accumulation, create it for all batches of a step except the last one, on all ranks. zero_grad() does not clear these
-  /// sums; to discard them, reset `parameter.grad()`. Destroy the guard before the optimizer. In stage 1, nothing happens: use DistributedDataParallel::no_sync().
+  /// Returns a guard. While it exists, backward() adds its gradients to `parameter.grad()` without communication
+  /// (stages 2 and 3; stage 3 still gathers parameters). The next backward() without a guard exchanges the sums. Guards
+  /// can be nested. For gradient accumulation, create it for all batches of a step except the last one, on all ranks.
+  /// zero_grad() does not clear these sums; to discard them, reset `parameter.grad()`. Destroy the guard before the
+  /// optimizer. In stage 1, nothing happens: use DistributedDataParallel::no_sync().
   /// Numerics: the sums have the dtype of the parameters
   /// Cost:     memory for all gradients on every rank. Each backward() with a guard sends (W - 1)/W · n bytes less
   [[nodiscard]] std::shared_ptr<void> no_sync() const;
