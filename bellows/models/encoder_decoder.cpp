@@ -130,8 +130,9 @@ class EncoderDecoder final : public torch::nn::Module, public layers::Blocks {
 
   at::Tensor forward(const at::Tensor& x) {
     const KnownSteps known = checked_steps(x);
-    const at::Tensor memory = through(encoder_, encoder_norm_, history(known), {}, known.mask);
-    return head(through(decoder_, decoder_norm_, queries(known), memory, known.mask));
+    const at::Tensor all = all_positions(x);
+    const at::Tensor memory = through(encoder_, encoder_norm_, history(known, all), {}, known.mask);
+    return head(through(decoder_, decoder_norm_, queries(known, all), memory, known.mask));
   }
 
   /// The decoder's parts pass the memory and their output as one tensor, [N, T + steps of the decoder, d_model].
@@ -146,7 +147,7 @@ class EncoderDecoder final : public torch::nn::Module, public layers::Blocks {
            }});
     };
     add("encoder.embedding", {input_projection_.get()},
-        [this](const at::Tensor&, const KnownSteps& known) { return history(known); });
+        [this](const at::Tensor&, const KnownSteps& known) { return history(known, all_positions(known.values)); });
     for (size_t i = 0; i < encoder_.size(); ++i) {
       add("encoder." + std::to_string(i), {encoder_[i].get()},
           [this, layer = encoder_[i]](const at::Tensor& x, const KnownSteps& known) {
@@ -155,7 +156,7 @@ class EncoderDecoder final : public torch::nn::Module, public layers::Blocks {
     }
     add("decoder.embedding", {encoder_norm_.get(), target_projection_.get()},
         [this](const at::Tensor& x, const KnownSteps& known) {
-          return at::cat({encoder_norm_->forward(x), queries(known)}, 1);
+          return at::cat({encoder_norm_->forward(x), queries(known, all_positions(known.values))}, 1);
         });
     for (size_t i = 0; i < decoder_.size(); ++i) {
       add("decoder." + std::to_string(i), {decoder_[i].get()},
@@ -201,9 +202,8 @@ class EncoderDecoder final : public torch::nn::Module, public layers::Blocks {
   }
 
   /// The input of the encoder.
-  at::Tensor history(const KnownSteps& known) {
-    const at::Tensor& x = known.values;
-    return embedded(x, input_projection_, all_positions(x).slice(0, 0, x.size(1)));
+  at::Tensor history(const KnownSteps& known, const at::Tensor& all) {
+    return embedded(known.values, input_projection_, all.slice(0, 0, known.values.size(1)));
   }
 
   at::Tensor head(const at::Tensor& y) {
@@ -216,10 +216,9 @@ class EncoderDecoder final : public torch::nn::Module, public layers::Blocks {
   }
 
   /// The input of the decoder: the last steps of each series, and zeros for the future steps.
-  at::Tensor queries(const KnownSteps& known) {
+  at::Tensor queries(const KnownSteps& known, const at::Tensor& all) {
     const EncoderDecoderOptions& o = options_;
     const at::Tensor& x = known.values;
-    const at::Tensor all = all_positions(x);
     const at::Tensor to_come = at::zeros({x.size(0), o.horizon, o.in_features}, x.options());
     if (!known.lengths.defined()) {
       const int64_t start = x.size(1) - o.start_steps;
