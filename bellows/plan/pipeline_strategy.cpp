@@ -2,28 +2,30 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "bellows/parallel/pipeline/timeline.h"
 #include "bellows/plan/strategy_mesh.h"
+#include "bellows/train/recipe/pipeline_keys.h"
 
 namespace bellows::train {
 
 namespace {
 
-constexpr int64_t micro_batches_per_stage = 4;
-
 /// The stages of a pipeline.
 struct PlannedPipeline {
   int64_t ranks = 1, samples = 1;
-  int64_t micro_batches() const { return std::min(micro_batches_per_stage * ranks, samples); }
-  int64_t samples_at_once() const { return (samples + micro_batches() - 1) / micro_batches(); }
+  parallel::PipelineSchedule schedule;
+  int64_t samples_at_once() const { return (samples + schedule.micro_batches - 1) / schedule.micro_batches; }
   int64_t layers_of(int64_t all) const { return (all + ranks - 1) / ranks; }
-  parallel::PipelineSchedule schedule() const {
-    return parallel::one_forward_one_backward(static_cast<int>(ranks), static_cast<int>(micro_batches()));
-  }
 };
+
+PlannedPipeline planned_pipeline(Recipe recipe, int64_t ranks, int64_t samples) {
+  recipe.mesh = c10::str("pipeline: ", ranks);
+  recipe.batch_size = samples;
+  recipe.batch_size_per_rank = 0;
+  return {.ranks = ranks, .samples = samples, .schedule = pipeline_schedule(recipe)};
+}
 
 /// Share of the parameters that the first stage has.
 double share_of_first_stage(const models::ModelSize& model, const PlannedPipeline& pipeline) {
@@ -36,7 +38,7 @@ int64_t pipeline_peak(const MemoryPlan& plan, const PlannedPipeline& pipeline) {
   const models::ModelSize& model = plan.model_size;
   const double weights = share_of_first_stage(model, pipeline);
   const double layers = static_cast<double>(pipeline.layers_of(model.layers)) / static_cast<double>(model.layers);
-  const double activations = layers * parallel::activations_in_flight(pipeline.schedule()).front();
+  const double activations = layers * parallel::activations_in_flight(pipeline.schedule).front();
   inspect::TensorTimeline step = plan.model.at({pipeline.samples_at_once(), plan.size.length});
   for (inspect::TensorLife& tensor : step.tensors) {
     const bool kept = tensor.kind == inspect::TensorKind::activation;
@@ -59,13 +61,13 @@ int64_t bytes_between_stages(const MemoryPlan& plan, const PlannedPipeline& pipe
 std::optional<StrategyRow> estimate_pipeline(const MemoryPlan& plan, const Situation& situation, int64_t ranks,
                                              double link_bytes_per_second) {
   if (plan.model_size.layers < ranks) return {};
-  const PlannedPipeline pipeline{.ranks = ranks, .samples = plan.size.batch * ranks};
+  const PlannedPipeline pipeline = planned_pipeline(plan.recipe, ranks, plan.size.batch * ranks);
   StrategyRow row{.measures = {}, .data_parallel = "ddp", .mesh = c10::str("pipeline: ", ranks)};
   row.bytes_per_rank = pipeline_peak(plan, pipeline);
   row.fits = row.bytes_per_rank <= situation.capacity;
   row.bytes_sent = bytes_between_stages(plan, pipeline);
   if (link_bytes_per_second > 0) row.exchange_seconds = static_cast<double>(row.bytes_sent) / link_bytes_per_second;
-  const double bubble = parallel::plan_timeline(pipeline.schedule(), {}).bubble_share();
+  const double bubble = parallel::plan_timeline(pipeline.schedule, {}).bubble_share();
   row.compute_seconds = situation.step_seconds / (1 - bubble);
   return row;
 }

@@ -9,8 +9,11 @@
 
 #include "bellows/models/model_skeleton.h"
 #include "bellows/plan/depth_extrapolation.h"
+#include "bellows/train/recipe/context_keys.h"
+#include "bellows/train/recipe/pipeline_keys.h"
 #include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/recipe/recipe_error.h"
+#include "bellows/train/recipe/tensor_keys.h"
 #include "bellows/train/resolved_job.h"
 
 namespace bellows::train {
@@ -209,11 +212,10 @@ MemoryPlan plan_memory(const Recipe& asked, const StepSize& size, int64_t ranks)
                     size.batch, " and ", ranks, ranks == 1 ? " rank." : " ranks.");
   TORCH_CHECK_VALUE(size.length >= 0, "plan_memory: the length must be at least 0, got ", size.length, ".");
   check_recipe(
-      axis_size(parse_mesh(recipe.mesh), "tensor") == 1 && axis_size(parse_mesh(recipe.mesh), "pipeline") == 1,
-      "plan_memory: mesh = ", recipe.mesh,
+      tensor_ranks(recipe) == 1 && pipeline_ranks(recipe) == 1, "plan_memory: mesh = ", recipe.mesh,
       " divides the model, but the memory of divided models is not predicted. Remove the axes tensor and pipeline. The "
-      "strategies of `bellows plan --ranks N` contain an estimate of tensor parallelism.");
-  check_recipe(axis_size(parse_mesh(recipe.mesh), "context") == 1, "plan_memory: mesh = ", recipe.mesh,
+      "strategies of `bellows plan --ranks N` contain estimates of tensor and pipeline parallelism.");
+  check_recipe(context_ranks(recipe) == 1, "plan_memory: mesh = ", recipe.mesh,
                " divides sequences, whose memory is not predicted. Remove the axis context.");
   const ModelEntry entry = dry_run_entry(recipe);
   const std::optional<models::ModelSkeleton> skeleton = models::model_skeleton(entry);

@@ -56,7 +56,8 @@ int64_t bytes_sent_per_step(int stage, int64_t ranks, int64_t gradient_bytes, in
 /// the technique with the lowest expected cost that fits. If no single technique is enough, the choice is the
 /// combination with the lowest expected cost that fits. If none fits, the choice is tensor parallelism
 /// (tensor_strategy.h), and otherwise a pipeline (pipeline_strategy.h). If the model cannot be divided or does not fit
-/// either, the choice is ZeRO-3 with offloaded shards, and with other techniques if necessary. Techniques that change the optimizer or the batch size are not considered.
+/// either, the choice is ZeRO-3 with offloaded shards, and with other techniques if necessary. Techniques that change the
+/// optimizer or the batch size are not considered.
 ///
 /// The recipe must not have a `mesh`: every strategy shards over all ranks. The bytes of DDP and ZeRO-1 do not include
 /// the effect of `gradient_compression`.

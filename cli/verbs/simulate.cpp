@@ -39,10 +39,12 @@ auto usable(Read read) {
   }
 }
 
+std::string part_line(const char* name, const std::string& amount, double share) {
+  return "  " + pad_right(name, 40) + pad_left(amount, 14) + pad_left(number("%.1f %%", 100 * share), 11) + "\n";
+}
+
 std::string time_line(const char* name, double seconds, double total) {
-  if (seconds <= 0) return "";
-  return "  " + pad_right(name, 40) + pad_left(format_seconds(seconds), 14) +
-         pad_left(number("%.1f %%", 100 * seconds / total), 11) + "\n";
+  return seconds <= 0 ? "" : part_line(name, format_seconds(seconds), seconds / total);
 }
 
 std::string time_text(const train::SimulatedTime& time) {
@@ -58,8 +60,7 @@ std::string time_text(const train::SimulatedTime& time) {
 std::string memory_text(const Simulation& simulation) {
   const train::SimulatedMemory& memory = simulation.memory;
   const auto line = [&](const char* name, double bytes) {
-    return "  " + pad_right(name, 40) + pad_left(format_bytes(bytes), 14) +
-           pad_left(number("%.1f %%", 100 * bytes / memory.total()), 11) + "\n";
+    return part_line(name, format_bytes(bytes), bytes / memory.total());
   };
   return "Memory of the rank that needs most:\n" + line("parameters", memory.parameters) +
          line("gradients", memory.gradients) + line("optimizer state", memory.state) +
@@ -157,7 +158,7 @@ void print_search(const SimulateArguments& arguments, const train::TransformerSh
       usable([&] { return train::search_meshes(shape, cluster, arguments.job, arguments.ranks); });
   if (arguments.json != "-") print_result(heading_of(arguments, shape, cluster) + search_text(search));
   nlohmann::ordered_json json = {{"ranks", arguments.ranks}, {"reason", search.reason}};
-  json["choice"] = search.chosen ? simulation_json(search.candidates[*search.chosen]) : nlohmann::ordered_json(nullptr);
+  json["choice"] = search.fits() ? simulation_json(search.candidates.front()) : nlohmann::ordered_json(nullptr);
   json["candidates"] = nlohmann::ordered_json::array();
   for (const Simulation& candidate : search.candidates) json["candidates"].push_back(simulation_json(candidate));
   write_json(arguments.json, json_text(json));

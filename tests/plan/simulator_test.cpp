@@ -325,7 +325,7 @@ TEST(Simulator, RejectsJobsThatCannotRun) {
 
 TEST(MeshSearch, ChoosesTheFastestMeshThatFits) {
   const MeshSearch search = search_meshes(small_shape(), simple_cluster(1), small_job(64), 4);
-  ASSERT_TRUE(search.chosen);
+  ASSERT_TRUE(search.fits());
   EXPECT_THAT(search.reason, HasSubstr(search.candidates[0].mesh.to_string()));
   for (const Simulation& candidate : search.candidates) {
     EXPECT_EQ(candidate.mesh.ranks(), 4);
@@ -350,12 +350,12 @@ TEST(MeshSearch, SavesMemoryWhenNeeded) {
   const MeshSearch plain = search_meshes(small_shape(), cluster, job, 4);
   cluster.memory_bytes = simulate(small_shape(), cluster, {.data = 4}, job).memory.total() * 0.9;
   const MeshSearch tight = search_meshes(small_shape(), cluster, job, 4);
-  ASSERT_TRUE(tight.chosen);
+  ASSERT_TRUE(tight.fits());
   EXPECT_LE(tight.candidates[0].memory.total(), cluster.memory_bytes);
   EXPECT_GE(tight.candidates[0].time.total(), plain.candidates[0].time.total());
   cluster.memory_bytes = 1000;
   const MeshSearch none = search_meshes(small_shape(), cluster, job, 4);
-  EXPECT_FALSE(none.chosen);
+  EXPECT_FALSE(none.fits());
   EXPECT_THAT(none.reason, HasSubstr("No mesh fits"));
   EXPECT_THROW(search_meshes(small_shape(), cluster, small_job(1), 3), c10::ValueError);
 }

@@ -155,7 +155,8 @@ TEST(Strategy, TensorParallelismOfModelsOfKnownSize) {
   EXPECT_DOUBLE_EQ(row->exchange_seconds, static_cast<double>(row->bytes_sent) / 1e9);
   EXPECT_EQ(choice.chosen, 0u) << "DDP fits";
   for (const StrategyRow& three : choose_within(plan, enough, 3).rows)
-    EXPECT_NE(three.mesh, "tensor: 3") << "three ranks do not divide four heads";
+    EXPECT_TRUE(three.mesh.empty() || three.mesh == "pipeline: 3")
+        << three.mesh << ": three ranks do not divide four heads";
   plan.recipe.compile = "step";
   for (const StrategyRow& compiled : choose_within(plan, enough, 2).rows) EXPECT_EQ(compiled.mesh, "");
   plan.recipe.compile = "none";

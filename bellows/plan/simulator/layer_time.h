@@ -5,7 +5,7 @@
 
 namespace bellows::train {
 
-/// Seconds of a part of the model, for one micro-batch on one rank. `tensor` and `context` are exchanges that no
+/// Seconds of a part of the model, for one micro-batch on one rank. `tensor_s` and `context_s` are exchanges that no
 /// computation hides.
 struct PassTime {
   double compute_s = 0, tensor_s = 0, context_s = 0;
@@ -24,7 +24,7 @@ struct PartTime {
 /// - A matrix multiplication of n weights and s tokens takes 2 n s operations in forward, and 4 n s in backward.
 /// - Causal attention of s tokens and width w takes 2 s² w operations in forward, and 2.5 times as many in backward.
 /// - Other operators read and write their inputs and outputs once. Per token and layer, these are 10 elements of the
-///   width (norms and residuals), and 2 of queries, keys and values (positions). In addition, there are 2 or 3 elements
+///   width (norms and residuals), and 2 of queries and keys (positions). In addition, there are 2 or 3 elements
 ///   of the inner width (activation function). Backward moves twice as many bytes.
 /// - Float8 reads an input twice and writes it once (5 bytes per element), and again in backward (3 bytes). Gradients of
 ///   outputs take 7 bytes.

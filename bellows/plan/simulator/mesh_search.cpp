@@ -97,7 +97,7 @@ std::string largest_loss(const SimulatedTime& time, const SimulatedTime& best) {
 
 std::string search_reason(const MeshSearch& search) {
   const Simulation& best = search.candidates.front();
-  if (!search.chosen)
+  if (!search.fits())
     return c10::str("No mesh fits. ", best.mesh.to_string(), " needs the least memory, ",
                     format_bytes(best.memory.total()), " of ", format_bytes(best.capacity),
                     ". Use more ranks, smaller micro-batches or recomputation.");
@@ -129,7 +129,6 @@ MeshSearch search_meshes(const TransformerShape& shape, const Cluster& cluster, 
     }
   }
   MeshSearch search{.candidates = searcher.sorted()};
-  if (search.candidates.front().fits) search.chosen = 0;
   search.reason = search_reason(search);
   return search;
 }

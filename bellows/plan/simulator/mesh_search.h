@@ -1,6 +1,5 @@
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,8 +10,9 @@ namespace bellows::train {
 /// The meshes for a number of ranks.
 struct MeshSearch {
   std::vector<Simulation> candidates;  ///< those that fit, the fastest first; then the others, the smallest first
-  std::optional<size_t> chosen{};      ///< index of the fastest candidate that fits; not set if none fits
   std::string reason;                  ///< one or two sentences
+  /// Whether a candidate fits. The first one is then the fastest that does.
+  bool fits() const { return candidates.front().fits; }
 };
 
 /// Simulates all meshes with `ranks` ranks that the model and the batch allow. The axis tensor stays within a node. For each

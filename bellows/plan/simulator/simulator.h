@@ -9,8 +9,8 @@
 
 namespace bellows::train {
 
-/// The parts of a step's time in seconds, as means over the ranks of a pipeline. Exchanges count only while no computation
-/// hides them.
+/// The parts of a step's time in seconds, as means over the ranks of a pipeline. The optimizer's step and `data_s` are those
+/// of the rank with the most parameters. Exchanges count only while no computation hides them.
 struct SimulatedTime {
   double compute_s = 0;     ///< forward, backward and loss
   double recomputed_s = 0;  ///< activations that are computed again
