@@ -7,6 +7,7 @@
 #include "bellows/core/error.h"
 #include "bellows/models/blocks.h"
 #include "bellows/models/model_skeleton.h"
+#include "bellows/parallel/context/sequence_layout.h"
 #include "bellows/parallel/tensor/tensor_plan.h"
 #include "bellows/techniques/parallel_technique.h"
 #include "bellows/techniques/technique_rows.h"
@@ -162,8 +163,9 @@ std::string context_obstacle(const Recipe& recipe, int ranks) {
     const ResolvedJob job = resolve_model(recipe);
     if (sequence_blocks(small_parts(job.model).model) == 0) return refusal;
     const int64_t length = job.max_length();
-    if (length % (2 * ranks) != 0)
-      return c10::str("max_length = ", length, " is not a multiple of ", 2 * ranks, ", twice the number of ranks");
+    const int64_t chunks = parallel::SequenceLayout{.ranks = ranks}.chunks();
+    if (length % chunks != 0)
+      return c10::str("max_length = ", length, " is not a multiple of ", chunks, ", twice the number of ranks");
   } catch (const c10::Error&) {
     return refusal;
   }

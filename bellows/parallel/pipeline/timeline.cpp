@@ -89,15 +89,20 @@ void append_rows(TraceWriter& trace, const PipelineTimeline& timeline, uint64_t 
 
 }  // namespace
 
-double PipelineTimeline::length_s() const {
-  double first = std::numeric_limits<double>::infinity(), last = 0;
+double PipelineTimeline::start_s() const {
+  double first = std::numeric_limits<double>::infinity();
   for (const auto& actions : ranks) {
-    for (const TimedAction& timed : actions) {
-      first = std::min(first, timed.start_s);
-      last = std::max(last, timed.start_s + timed.duration_s);
-    }
+    for (const TimedAction& timed : actions) first = std::min(first, timed.start_s);
   }
-  return std::max(last - first, 0.0);
+  return first;
+}
+
+double PipelineTimeline::length_s() const {
+  double last = 0;
+  for (const auto& actions : ranks) {
+    for (const TimedAction& timed : actions) last = std::max(last, timed.start_s + timed.duration_s);
+  }
+  return std::max(last - start_s(), 0.0);
 }
 
 double PipelineTimeline::busy_s(size_t rank) const {

@@ -18,6 +18,8 @@ struct TimedAction {
 struct PipelineTimeline {
   std::vector<std::vector<TimedAction>> ranks;  ///< actions of each rank, in their order
 
+  /// The start of the first action; infinity if there is none.
+  double start_s() const;
   /// Seconds from the start of the first action to the end of the last one.
   double length_s() const;
   /// Sum of the durations of a rank's actions.

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -81,10 +80,7 @@ std::string action_mark(const PipelineSchedule& schedule, const TimedAction& tim
 std::string timeline_chart(const PipelineSchedule& schedule, const PipelineTimeline& timeline,
                            const std::string& title) {
   const double length = timeline.length_s(), scale = length > 0 ? (chart_right - chart_left) / length : 0;
-  double first = std::numeric_limits<double>::infinity();
-  for (const auto& actions : timeline.ranks) {
-    for (const TimedAction& timed : actions) first = std::min(first, timed.start_s);
-  }
+  const double first = timeline.start_s();
   std::string marks;
   for (const auto rank : c10::irange(timeline.ranks.size())) {
     const double y = 1 + row_step * static_cast<double>(rank);

@@ -136,13 +136,12 @@ data::Dataset packed_texts(const data::Dataset& dataset, const ResolvedJob& job)
       recipe.bad_samples == "skip" ? texts->lengths() : data::read_lengths(*texts, "tokens");
   if (const auto bad = std::ranges::count(lengths, 0); bad > 0)
     log_warn("data: ", bad, " of ", lengths.size(), " texts cannot be used and are skipped (bad_samples: skip).");
-  const int64_t row_length = job.max_length();
+  const int64_t row_length = job.max_length() > 0 ? job.max_length() : default_row_length;
   check_recipe(row_length != 1, "max_length must be at least 2, got 1: the model \"", recipe.model,
                "\" predicts each token from the tokens before it.");
-  chunks_of_rows(job, row_length > 0 ? row_length : default_row_length);
-  const data::Packing packing = data::pack_rows(
-      lengths,
-      {.row_length = row_length > 0 ? row_length : default_row_length, .seed = static_cast<uint64_t>(recipe.seed)});
+  chunks_of_rows(job, row_length);
+  const data::Packing packing =
+      data::pack_rows(lengths, {.row_length = row_length, .seed = static_cast<uint64_t>(recipe.seed)});
   return data::Dataset(data::packed(texts, "tokens", packing), dataset.info()).require({"tokens", "segment_ids"});
 }
 

@@ -123,13 +123,12 @@ parallel::PipelineSchedule pipeline_schedule(const Recipe& recipe) {
 
 void check_pipeline_keys(const Recipe& recipe, const std::string& where) {
   const bool on = pipeline_ranks(recipe) > 1;
-  const char* const key = recipe.pipeline_schedule != "1f1b" ? "pipeline_schedule"
+  const std::string key = recipe.pipeline_schedule != "1f1b" ? "pipeline_schedule"
                           : recipe.pipeline_stages != 1      ? "pipeline_stages"
                           : recipe.micro_batches != 0        ? "micro_batches"
-                                                             : nullptr;
-  TORCH_CHECK_VALUE(on || !key, "recipe: ", where, ": ", key ? key : "",
-                    " works only with an axis pipeline in mesh. Set mesh: {pipeline: 2}, or remove ", key ? key : "",
-                    ".");
+                                                             : "";
+  TORCH_CHECK_VALUE(on || key.empty(), "recipe: ", where, ": ", key,
+                    " works only with an axis pipeline in mesh. Set mesh: {pipeline: 2}, or remove ", key, ".");
   if (!on) return;
   check_schedule_keys(recipe, where);
   std::string conflict = pipeline_conflict(recipe);

@@ -11,8 +11,9 @@ namespace bellows::train {
 int pipeline_ranks(const Recipe& recipe);
 
 /// Returns the schedule of the keys `pipeline_schedule`, `micro_batches` and `pipeline_stages`. With `micro_batches: 0`,
-/// a step has four micro-batches per rank of the pipeline, or one per sample if the batch has fewer samples. The bubble
-/// is then at most a fifth of a step.
+/// a step has four micro-batches per rank of the pipeline, or one per sample if the batch has fewer samples. The schedule
+/// interleaved rounds this number down to a multiple of the ranks. With four micro-batches per rank, and stages that take
+/// equal time, the bubble is at most a fifth of a step.
 /// Throws: c10::ValueError if the batch of a pipeline has too few samples, if a file cannot be read, or if the file is
 ///         for other numbers of ranks or micro-batches
 parallel::PipelineSchedule pipeline_schedule(const Recipe& recipe);

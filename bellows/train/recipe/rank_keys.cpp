@@ -119,7 +119,9 @@ Recipe with_total_batch(Recipe recipe, int64_t ranks) {
 std::vector<comm::MeshAxis> parse_mesh(const std::string& text) {
   if (text.empty()) return {};
   const std::vector<std::string> names = {"data", "shard", "pipeline", "context", "tensor"};
-  std::vector<comm::MeshAxis> axes = {{"data", 0}, {"shard", 0}, {"pipeline", 0}, {"context", 0}, {"tensor", 0}};
+  std::vector<comm::MeshAxis> axes;
+  axes.reserve(names.size());
+  for (const std::string& name : names) axes.push_back({name, 0});
   for (const std::string& item : split_list(without_spaces(without_braces(text)))) {
     const size_t colon = item.find_first_of(":=");
     const std::string name = item.substr(0, colon);

@@ -14,11 +14,11 @@ namespace {
 /// Throws: RecipeError if ranks cannot divide the sequences of the model
 int64_t checked_blocks(const Model& model) {
   const int64_t blocks = sequence_blocks(model);
-  if (blocks > 0) return blocks;
-  throw RecipeError({__func__, __FILE__, __LINE__},
-                    c10::str("train: mesh has an axis context, but the model \"", model.name(),
-                             "\" cannot divide its sequences. gpt, bert and distilbert support it. Remove the axis "
-                             "context, or choose one of these models."));
+  check_recipe(
+      blocks > 0, "train: mesh has an axis context, but the model \"", model.name(),
+      "\" cannot divide its sequences. gpt, bert and distilbert support it. Remove the axis context, or choose "
+      "one of these models.");
+  return blocks;
 }
 
 }  // namespace

@@ -141,19 +141,20 @@ LossTensors loss_targets(const data::Batch& batch, const at::Tensor& items, int6
   return targets;
 }
 
+/// Returns the tensors without those that only other ranks hold.
+NamedTensors held(NamedTensors tensors, const std::set<std::string>& others) {
+  std::erase_if(tensors, [&](const auto& item) { return others.contains(item.first); });
+  return tensors;
+}
+
 /// See PipelineRanks::local_model().
 class HeldModel final : public ModelWrapper {
  public:
   HeldModel(Model inner, std::set<std::string> others) : ModelWrapper(std::move(inner)), others_(std::move(others)) {}
-  NamedTensors named_parameters() const override { return held(inner().named_parameters()); }
-  NamedTensors named_buffers() const override { return held(inner().named_buffers()); }
+  NamedTensors named_parameters() const override { return held(inner().named_parameters(), others_); }
+  NamedTensors named_buffers() const override { return held(inner().named_buffers(), others_); }
 
  private:
-  NamedTensors held(NamedTensors tensors) const {
-    std::erase_if(tensors, [&](const auto& item) { return others_.contains(item.first); });
-    return tensors;
-  }
-
   std::set<std::string> others_;
 };
 
@@ -293,9 +294,8 @@ checkpoint::Parts PipelineRanks::parts_of(const torch::optim::Optimizer& optimiz
 }
 
 NamedTensors PipelineRanks::local_parts(const NamedTensors& complete) const {
-  NamedTensors held = complete;
-  std::erase_if(held, [&](const auto& item) { return others_.contains(item.first); });
-  return tensor_ ? tensor_->local_parts(held) : held;
+  NamedTensors own = held(complete, others_);
+  return tensor_ ? tensor_->local_parts(own) : own;
 }
 
 checkpoint::Parts PipelineRanks::wanted_shards(const torch::optim::Optimizer& optimizer,

@@ -228,11 +228,14 @@ void Ranks::divide_work(Job& job) {
   state_->samples.reset();
   if (mesh.size("data") > 1) state_->samples = mesh.group("data");
   if (has_stages) PipelineRanks::check(job);
-  for (const char* axis : {"tensor", "context"}) {
-    if (axis_size(parse_mesh(job.recipe.mesh), axis) > 1) state_->same_samples = mesh.group(axis);
+  if (tensor_ranks(job.recipe) > 1) {
+    state_->same_samples = mesh.group("tensor");
+    state_->tensor = std::make_unique<TensorRanks>(job, *state_->same_samples);
   }
-  if (tensor_ranks(job.recipe) > 1) state_->tensor = std::make_unique<TensorRanks>(job, mesh.group("tensor"));
-  if (context_ranks(job.recipe) > 1) state_->context = std::make_unique<ContextRanks>(job, mesh.group("context"));
+  if (context_ranks(job.recipe) > 1) {
+    state_->same_samples = mesh.group("context");
+    state_->context = std::make_unique<ContextRanks>(job, *state_->same_samples);
+  }
   if (has_stages) state_->pipeline = std::make_unique<PipelineRanks>(job, mesh, state_->tensor.get());
 }
 
@@ -325,8 +328,8 @@ void Ranks::before_forward(bool last, bool all_have_samples) {
   if (!all_have_samples) gather_parameters();
   if (!state_) return;
   state_->quiet.clear();  // left over from a batch that threw
-  if (!last && state_->ddp) state_->quiet.emplace_back(std::shared_ptr<const void>(new auto(state_->ddp->no_sync())));
   if (!last) {
+    if (state_->ddp) state_->quiet.emplace_back(std::shared_ptr<const void>(new auto(state_->ddp->no_sync())));
     for (const auto& optimizer : state_->accumulating) state_->quiet.push_back(optimizer->no_sync());
   }
   if (state_->ddp) state_->ddp->before_forward();
