@@ -65,8 +65,7 @@ void late(const Arguments& arguments) {
   all_reduce(at::ones({5}), world);
 }
 
-/// uneven JOIN_TIMEOUT COLLECTIVE_TIMEOUT: rank 1 has fewer batches. A second wait() throws the same error
-/// again.
+/// uneven JOIN_TIMEOUT COLLECTIVE_TIMEOUT: rank 1 has fewer batches. A second wait() throws the same error.
 void uneven(const Arguments& arguments) {
   const World world = join_world(arguments);
   for (int batch = 0; batch < (world.rank() == 1 ? 2 : 3); ++batch) {

@@ -21,15 +21,6 @@ using ::testing::HasSubstr;
 
 constexpr int64_t tokens = 8;  // two chunks for each of four ranks
 
-/// A job in fp32.
-MakeJob in_single_precision(const MakeJob& make) {
-  return [make](const Recipe& recipe) {
-    Job job = make(recipe);
-    job.model.to(at::kFloat);
-    return job;
-  };
-}
-
 /// Compares losses only, because AdamW normalizes gradients that consist of rounding errors, such as those of key biases.
 void expect_losses_near(const MakeJob& make, const Recipe& divided, const comm::Group& group, double distance) {
   Recipe alone = divided;
@@ -95,19 +86,9 @@ TEST(ContextRanks, InLowerPrecision) {
   });
 }
 
-// One process may skip other steps, because the loss scale starts so high that gradients overflow.
 TEST(ContextRanks, AgreeOnTheScaleOfTheLoss) {
   run_processes(2, [](const World& world, const std::string&) {
-    Recipe recipe = divided_recipe("context: 2");
-    recipe.precision = "fp16";
-    recipe.on_nan = "skip";
-    const Outcome outcome = outcome_of(in_single_precision(language_job(0, tokens)), recipe, &world.group());
-    EXPECT_LT(outcome.losses.back(), outcome.losses.front());
-    std::vector<at::Tensor> numbers = {at::tensor(outcome.losses, at::kDouble),
-                                       at::tensor(static_cast<double>(outcome.skipped), at::kDouble).view({1})};
-    for (const at::Tensor& weight : outcome.weights) numbers.push_back(weight.to(at::kDouble).flatten());
-    const at::Tensor all = comm::all_gather(at::cat(numbers), world);
-    EXPECT_TRUE(all[0].equal(all[1]));
+    expect_agreement_on_the_loss_scale(language_job(0, tokens), "context: 2", world);
   });
 }
 

@@ -30,7 +30,6 @@ struct DividedMethod {
   const char* phase;  ///< a regular expression for the call or action that fails on rank 0
 };
 
-/// The name of a test must not have characters that a shell interprets.
 void PrintTo(const DividedMethod& method, std::ostream* out) {
   *out << method.name;
 }

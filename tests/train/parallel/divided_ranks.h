@@ -96,6 +96,15 @@ inline Job points_job(const Recipe& recipe) {
   return job_of(recipe, model, cross_entropy_loss(model), data.batch(recipe.batch_size).threads(0), Task{});
 }
 
+/// The same job in fp32.
+inline MakeJob in_single_precision(const MakeJob& make) {
+  return [make](const Recipe& recipe) {
+    Job job = make(recipe);
+    job.model.to(at::kFloat);
+    return job;
+  };
+}
+
 struct Outcome {
   std::vector<at::Tensor> weights;
   std::vector<double> losses;
@@ -214,6 +223,21 @@ inline void expect_run_moves(const MakeJob& make, const std::vector<Phase>& phas
   }
   for (size_t i = 0; i < expected.size(); ++i)
     EXPECT_TRUE(at::allclose(weights[i], expected[i], tolerance, tolerance)) << "tensor " << i;
+}
+
+/// One process may skip other steps, because its loss does not compute gradients of logits in fp16.
+inline void expect_agreement_on_the_loss_scale(const MakeJob& make, const std::string& mesh, const World& world) {
+  Recipe recipe = divided_recipe(mesh);
+  recipe.precision = "fp16";
+  recipe.on_nan = "skip";
+  const Outcome outcome = outcome_of(in_single_precision(make), recipe, &world.group());
+  EXPECT_GE(outcome.skipped, 1) << "the scale starts so high that gradients overflow";
+  EXPECT_LT(outcome.losses.back(), outcome.losses.front());
+  std::vector<at::Tensor> numbers = {at::tensor(outcome.losses, at::kDouble),
+                                     at::tensor(static_cast<double>(outcome.skipped), at::kDouble).view({1})};
+  for (const at::Tensor& weight : outcome.weights) numbers.push_back(weight.to(at::kDouble).flatten());
+  const at::Tensor all = comm::all_gather(at::cat(numbers), world);
+  EXPECT_TRUE(all[0].equal(all[1])) << "also the weights that each rank updates on its own";
 }
 
 }  // namespace bellows::train::divided_ranks

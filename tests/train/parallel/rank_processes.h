@@ -1,12 +1,12 @@
 #pragma once
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
+#include "bellows/checkpoint/folder.h"
 #include "bellows/checkpoint/saved_checkpoint.h"
 #include "tests/cli/process.h"
 
@@ -30,12 +30,7 @@ inline cli::Launch launched_training(std::vector<std::string> options, const std
 
 /// The model of the newest checkpoint.
 inline NamedTensors trained(const std::string& folder) {
-  std::string newest;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string name = entry.path().filename();
-    if (name.starts_with("step-")) newest = std::max(newest, entry.path().string());
-  }
-  return checkpoint::SavedCheckpoint(newest).state().model;
+  return checkpoint::SavedCheckpoint(checkpoint::list_checkpoints(folder).back()).state().model;
 }
 
 /// Process of a rank that trains in this folder; 0: none.

@@ -41,25 +41,9 @@ TEST(TensorRanks, WithOtherKeys) {
   });
 }
 
-// One process may skip other steps, because its loss does not compute gradients of logits in fp16.
 TEST(TensorRanks, AgreeOnTheScaleOfTheLoss) {
   run_processes(2, [](const World& world, const std::string&) {
-    Recipe recipe = divided_recipe("tensor: 2");
-    recipe.precision = "fp16";
-    recipe.on_nan = "skip";
-    const MakeJob in_single_precision = [](const Recipe& of) {
-      Job job = language_job(0)(of);
-      job.model.to(at::kFloat);
-      return job;
-    };
-    const Outcome outcome = outcome_of(in_single_precision, recipe, &world.group());
-    EXPECT_GE(outcome.skipped, 1) << "the scale starts so high that gradients overflow";
-    EXPECT_LT(outcome.losses.back(), outcome.losses.front());
-    std::vector<at::Tensor> numbers = {at::tensor(outcome.losses, at::kDouble),
-                                       at::tensor(static_cast<double>(outcome.skipped), at::kDouble).view({1})};
-    for (const at::Tensor& weight : outcome.weights) numbers.push_back(weight.to(at::kDouble).flatten());
-    const at::Tensor all = comm::all_gather(at::cat(numbers), world);
-    EXPECT_TRUE(all[0].equal(all[1])) << "also the weights that each rank updates on its own";
+    expect_agreement_on_the_loss_scale(language_job(0), "tensor: 2", world);
   });
 }
 
