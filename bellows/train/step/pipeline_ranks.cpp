@@ -194,14 +194,20 @@ void PipelineRanks::check(const Job& job) {
                     " divides the model into stages, so the loss is computed from the output of the last stage. A "
                     "loss function that runs the model is not enough. Create the job with make_job(), or set "
                     "Job::output_loss, for example to output_loss(task).");
+  size_t parts = 0;
   try {
-    models::model_parts(job.model);
+    parts = models::model_parts(job.model).parts.size();
   } catch (const c10::ValueError&) {
     check_recipe(false, "train: mesh = ", job.recipe.mesh, " divides the model into stages, but the model \"",
                  job.model.name(),
                  "\" is not a sequence of parts. gpt, bert, distilbert and encoder_decoder are. Remove the axis "
                  "pipeline, or use another model.");
   }
+  const int stages = schedule_of(job).stages();
+  TORCH_CHECK_VALUE(static_cast<int>(parts) >= stages, "train: mesh = ", job.recipe.mesh, " cannot divide ", parts,
+                    " parts into ", stages, " stages. The parts of the model \"", job.model.name(),
+                    "\" are its embeddings, each of its layers, and its head. Use fewer ranks on the axis pipeline, or "
+                    "fewer pipeline_stages.");
 }
 
 PipelineRanks::PipelineRanks(const Job& job, const comm::Mesh& mesh, const TensorRanks* tensor)

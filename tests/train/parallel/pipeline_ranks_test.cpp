@@ -241,7 +241,7 @@ TEST(PipelineRanks, JobsThatCannotBeDividedAreRefused) {
       recipe.batch_size = batch;
     };
   };
-  EXPECT_THAT(error_with(interleaved(3, 6)), HasSubstr("cannot divide 4 parts into 6 stages"));
+  EXPECT_THAT(error_with(interleaved(3, 6)), HasSubstr("cannot divide 4 parts into 6 stages. The parts of"));
   EXPECT_THAT(error_with(interleaved(2, 1)), HasSubstr("which is too few for pipeline_schedule = interleaved"));
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/table";
