@@ -11,6 +11,7 @@
 #include <numeric>
 #include <optional>
 
+#include "bellows/comm/collectives.h"
 #include "bellows/comm/launch/launch_environment.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
@@ -96,6 +97,7 @@ class FitRun {
   bool stopped();
   bool is_first();
   void open_folder();
+  void check_resumes(const checkpoint::State& state, bool accept_changes);
   void join_run();
   void open_log(int64_t last_step);
   void save_last();
@@ -239,7 +241,7 @@ void FitRun::begin(bool resume, bool accept_changes) {
   if (joined_.version) {
     join_run();
   } else if (const auto newest = folder_->newest()) {
-    if (is_first()) check_resume(*newest, record_, accept_changes);  // the environment was recorded on rank 0's machine
+    check_resumes(*newest, accept_changes);
     restore(*newest, accept_changes);
     saved_step_ = newest->step;
     result_.checkpoint = folder_->path_of(newest->step);
@@ -254,6 +256,18 @@ void FitRun::begin(bool resume, bool accept_changes) {
   write_text_file(folder_->path() + "/recipe.yaml", recipe_.to_yaml());  // after the last check that may throw
   write_text_file(folder_->path() + "/run.json", to_json(record_));
   if (saved_step_ < 0) log_->text("recipe", "```yaml\n" + recipe_.to_yaml() + "```", 0);
+}
+
+/// Rank 0 compares, because the environment was recorded on its machine. All ranks throw its error.
+void FitRun::check_resumes(const checkpoint::State& state, bool accept_changes) {
+  std::string reason;
+  try {
+    if (is_first()) check_resume(state, record_, accept_changes);
+  } catch (const c10::ValueError& error) {
+    reason = user_message(error);
+  }
+  if (const comm::Group* ranks = loop_->ranks().group()) reason = comm::broadcast_string(reason, 0, *ranks);
+  TORCH_CHECK_VALUE(reason.empty(), reason);
 }
 
 /// Continues from the state of ranks that were already training.

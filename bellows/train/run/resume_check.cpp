@@ -41,7 +41,8 @@ void check_resume(const checkpoint::State& state, const RunRecord& now, bool acc
   const std::string ranks = fact(then, "ranks"), ranks_now = fact(now, "ranks");
   const bool other_ranks = !ranks.empty() && !ranks_now.empty() && ranks != ranks_now;
   if (other_ranks)
-    log_warn("resume: the original run had ", ranks, " ranks, and this run has ", ranks_now,
+    log_warn("resume: the original run had ", ranks,
+             ranks == "1" ? " rank, and this run has " : " ranks, and this run has ", ranks_now,
              Recipe::parse(now.recipe, "resume").reproducible_ranks > 0
                  ? ". The weights do not depend on this (reproducible_ranks)."
                  : ". Each step has the same samples, but rounding differs.");
