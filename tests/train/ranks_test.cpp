@@ -217,6 +217,21 @@ TEST(TrainRanks, EndTogetherWhenOneIsAskedTo) {
   EXPECT_EQ(steps, (std::vector<int64_t>{5, 5}));
 }
 
+TEST(TrainRanks, AllReportWhyARunCannotResume) {
+  const TemporaryFolder folder;
+  Recipe recipe = ranks_recipe();
+  recipe.run_folder = folder.path();
+  fit_on(recipe, 2, 3, false);
+  recipe.lr = 0.02;
+  std::vector<Job> jobs = ranks_jobs(recipe, 2);
+  std::vector<std::string> errors(2);
+  run_ranks(2, [&](const comm::Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    errors[rank] = error_of([&] { fit_rank(recipe, std::move(jobs[rank]), &group, -1, true); });
+  });
+  EXPECT_THAT(errors, testing::Each(HasSubstr("results would differ from the original run: recipe.lr: 0.01")));
+}
+
 TEST(TrainRanks, ARunGoesOnWithAnotherNumberOfRanks) {
   for (const char* how : {"ddp", "zero2", "zero3"}) {
     SCOPED_TRACE(how);
