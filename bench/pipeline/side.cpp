@@ -26,13 +26,6 @@ struct ResidualBlock final : torch::nn::Module {
   torch::nn::Linear up{nullptr}, down{nullptr};
 };
 
-parallel::PipelineSchedule schedule_named(const std::string& name, int ranks, int micro_batches) {
-  if (name == "gpipe") return parallel::gpipe(ranks, micro_batches);
-  if (name == "1f1b") return parallel::one_forward_one_backward(ranks, micro_batches);
-  if (name == "interleaved") return parallel::interleaved(ranks, micro_batches, 2);
-  return parallel::zero_bubble_h1(ranks, micro_batches);
-}
-
 class PipelineRun {
  public:
   PipelineRun(const std::string& schedule, const World& world, const PipelineSizes& sizes)
@@ -57,7 +50,8 @@ class PipelineRun {
       blocks.push_back(Model::of(std::make_shared<ResidualBlock>(sizes.width)));
     const ModelParts parts = parallel::parts_of(blocks);
     models::set_formula_weights(parts.model);
-    return parallel::pipeline(parts, world, {.schedule = schedule_named(schedule, world.size(), sizes.micro_batches)});
+    return parallel::pipeline(parts, world,
+                              {.schedule = parallel::named_schedule(schedule, world.size(), sizes.micro_batches, 2)});
   }
 
   parallel::Pipeline stages_;
