@@ -12,23 +12,41 @@ namespace {
 using parallel::testing::run_ranks;
 using ::testing::HasSubstr;
 
-/// A model with a batch norm, in fp32: sums in another order round otherwise.
-Job job_with_norm(const Recipe& recipe) {
-  Job job = ranks_job(recipe);
-  torch::nn::Sequential net(torch::nn::Linear(8, 15), torch::nn::BatchNorm1d(15), torch::nn::Tanh(),
-                            torch::nn::Linear(15, 3));
+/// Sets the model, its optimizer and its data, in fp32: sums in another order round otherwise.
+/// Params: sizes – of the input of one sample
+Job with_model(Job job, const Recipe& recipe, torch::nn::Sequential net, std::vector<int64_t> sizes) {
   job.model = Model::of(net, "net");
   job.optimizers = {std::make_shared<optim::AdamW>(job.model.parameters(), optim::AdamWOptions{.lr = recipe.lr})};
   job.loss = cross_entropy_loss(job.model);
   at::manual_seed(6);
-  const at::Tensor x = torch::randn({points, 8});
-  const data::Dataset data = data::Dataset(data::from_tensors({{"image", x}, {"label", x.slice(1, 0, 3).argmax(1)}}))
-                                 .batch(recipe.batch_size)
-                                 .threads(0);
+  sizes.insert(sizes.begin(), points);
+  const at::Tensor x = torch::randn(sizes), labels = x.flatten(1).slice(1, 0, 3).argmax(1);
+  const data::Dataset data =
+      data::Dataset(data::from_tensors({{"image", x}, {"label", labels}})).batch(recipe.batch_size).threads(0);
   job.train = data.shuffle(2);
   job.eval = data;
   return job;
 }
+
+/// A model with a batch norm.
+Job job_with_norm(const Recipe& recipe) {
+  Job job = ranks_job(recipe);
+  torch::nn::Sequential net(torch::nn::Linear(8, 15), torch::nn::BatchNorm1d(15), torch::nn::Tanh(),
+                            torch::nn::Linear(15, 3));
+  return with_model(std::move(job), recipe, net, {8});
+}
+
+/// A model with convolutions and a batch norm. Ranks on threads share the generators, so dropout needs processes: see
+/// parallel/reproducible_kill_test.cpp.
+Job job_with_convolutions(const Recipe& recipe) {
+  Job job = ranks_job(recipe);
+  using namespace torch::nn;
+  Sequential net(Conv2d(Conv2dOptions(2, 6, 3).padding(1)), BatchNorm2d(6), ReLU(),
+                 Conv2d(Conv2dOptions(6, 4, 3).stride(2)), Flatten(), Linear(4 * 3 * 3, 3));
+  return with_model(std::move(job), recipe, net, {2, 8, 8});
+}
+
+using MakeReproducible = Job (*)(const Recipe&);
 
 Recipe reproducible_recipe(const std::string& strategy) {
   Recipe recipe = ranks_recipe();
@@ -45,10 +63,11 @@ std::vector<at::Tensor> state_of(const Model& model) {
 }
 
 /// Parameters and buffers of rank 0.
-std::vector<at::Tensor> trained_on(const Recipe& recipe, int ranks, int64_t steps) {
+std::vector<at::Tensor> trained_on(const Recipe& recipe, int ranks, int64_t steps,
+                                   MakeReproducible make = job_with_norm) {
   std::vector<Job> jobs;
   jobs.reserve(static_cast<size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) jobs.push_back(job_with_norm(recipe));
+  for (int rank = 0; rank < ranks; ++rank) jobs.push_back(make(recipe));
   std::vector<at::Tensor> result;
   run_ranks(ranks, [&](const comm::Group& group) {
     Job& job = jobs[static_cast<size_t>(group.rank())];
@@ -73,6 +92,16 @@ TEST(ReproducibleRanks, GiveTheSameBits) {
         if (first.empty()) first = state;
         expect_same_bits(state, first);
       }
+    }
+  }
+}
+
+TEST(ReproducibleRanks, GiveTheSameBitsWithConvolutions) {
+  const auto first = trained_on(reproducible_recipe("ddp"), 1, 17, job_with_convolutions);
+  for (const char* strategy : {"ddp", "zero2", "zero3"}) {
+    for (const int ranks : {2, 4}) {
+      SCOPED_TRACE(c10::str(strategy, " on ", ranks));
+      expect_same_bits(trained_on(reproducible_recipe(strategy), ranks, 17, job_with_convolutions), first);
     }
   }
 }

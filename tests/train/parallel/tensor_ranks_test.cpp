@@ -5,10 +5,13 @@
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/rand.h>
 
+#include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "bellows/checkpoint/saved_checkpoint.h"
 #include "tests/train/parallel/divided_ranks.h"
 
 namespace bellows::train::divided_ranks {
@@ -111,6 +114,40 @@ TEST(TensorRanks, RanksWithDifferentSamplesDrawDifferentMasksAfterAMove) {
     const at::Tensor different = next_numbers();
     EXPECT_NE(different[0].item<double>(), different[1].item<double>());
   });
+}
+
+// Checkpoints of ranks that hold parts of the weights become one safetensors file, which other programs can read.
+TEST(TensorRanks, ExportsOfMeshesHoldTheWeightsOfOneProcess) {
+  struct Mesh {
+    const char *mesh, *strategy;
+    int ranks;
+  };
+  Recipe recipe = divided_recipe();
+  recipe.epochs = 2;
+  Job alone = points_job(recipe);
+  const Model model = alone.model;
+  fit_rank(recipe, std::move(alone), nullptr, -1, false);
+  for (const Mesh& mesh : {Mesh{"shard: 2", "zero3", 2}, {"data: 2, shard: 2", "zero3", 4}, {"tensor: 2", "ddp", 2}}) {
+    SCOPED_TRACE(mesh.mesh);
+    const TemporaryFolder folder;
+    recipe.run_folder = folder / "run";
+    recipe.mesh = mesh.mesh;
+    recipe.data_parallel = mesh.strategy;
+    recipe.tensor_plan = mesh.strategy == std::string("ddp") ? "0: column, 2: row" : "auto";
+    std::vector<Job> jobs;
+    for (int rank = 0; rank < mesh.ranks; ++rank) jobs.push_back(points_job(recipe));
+    const FitResult result = fit_on_ranks(recipe, std::move(jobs), -1, false);
+    EXPECT_TRUE(std::filesystem::is_directory(result.checkpoint)) << "the ranks write it together";
+    const std::string file = folder / "model.safetensors";
+    EXPECT_EQ(checkpoint::export_safetensors(result.checkpoint, file), std::vector{file});
+    std::map<std::string, at::Tensor> exported;
+    for (const auto& [name, tensor] : io::load_safetensors(file)) exported[name] = tensor;
+    EXPECT_EQ(exported.size(), model.state_dict().size());
+    for (const auto& [name, tensor] : model.state_dict()) {
+      ASSERT_TRUE(exported.contains(name)) << name;
+      EXPECT_TRUE(at::allclose(exported[name], tensor.detach(), 1e-9, 1e-9)) << name;
+    }
+  }
 }
 
 TEST(TensorRanks, RecipesAreReadAndChecked) {
