@@ -23,7 +23,7 @@ class ReproducibleRuns {
       : strategy_(std::move(strategy)), texts_(texts), random_(seed), short_texts_(scratch_) {}
 
   void train_whole() {
-    const cli::Outcome outcome = cli::Process(launch("whole", 1, {})).finish(900);
+    const cli::Outcome outcome = cli::Process(launch("whole", 1)).finish(900);
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
     digest_ = sha256_of_weights(scratch_ / "whole");
   }
@@ -38,7 +38,7 @@ class ReproducibleRuns {
       }
     }
     const int64_t saved = newest_step(scratch_ / name);
-    const cli::Outcome outcome = cli::Process(launch(name, 2, {"--max-restarts", "0"})).finish(900);
+    const cli::Outcome outcome = cli::Process(launch(name, 2)).finish(900);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_GE(last_start_step(outcome.err), saved) << outcome.err;
     EXPECT_EQ(sha256_of_weights(scratch_ / name), digest_);
@@ -51,7 +51,7 @@ class ReproducibleRuns {
     const std::string folder = scratch_ / name;
     const int64_t saved = newest_step(folder);
     const int64_t wanted = saved + save_steps * (1 + static_cast<int64_t>(random_.below(5)));
-    cli::Process process(launch(name, ranks, {}));
+    cli::Process process(launch(name, ranks));
     if (!process.wait_until([&](const cli::Outcome&) { return newest_step(folder) >= wanted; }, 300)) return false;
     std::this_thread::sleep_for(std::chrono::microseconds(random_.below(20'000)));
     const pid_t victim = rank_process(folder, static_cast<int>(random_.below(static_cast<uint64_t>(ranks))));
@@ -65,7 +65,7 @@ class ReproducibleRuns {
     return true;
   }
 
-  cli::Launch launch(const std::string& name, int ranks, std::vector<std::string> options) const {
+  cli::Launch launch(const std::string& name, int ranks) const {
     std::vector<std::string> recipe = {
         "reproducible_ranks=4", "batch_size=24", "data_parallel=" + strategy_,       "optimizer=adamw", "lr=0.005",
         "lr_schedule=cosine",   "num_workers=1", c10::str("save_steps=", save_steps)};
@@ -79,8 +79,7 @@ class ReproducibleRuns {
     recipe.insert(recipe.end(), more.begin(), more.end());
     std::vector<std::string> command = training(scratch_ / name, recipe, data);
     command.emplace_back("--resume");
-    options.insert(options.begin(), {"-n", std::to_string(ranks)});
-    return launched_training(std::move(options), command);
+    return launched_training({"-n", std::to_string(ranks)}, command);
   }
 
   static constexpr int64_t save_steps = 5;
