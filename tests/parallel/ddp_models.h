@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bellows/core/model.h"
+#include "tests/parallel/distinct_parameters.h"
 
 namespace bellows::parallel::testing {
 
@@ -101,16 +102,6 @@ inline void expect_equal(const std::vector<at::Tensor>& got, const std::vector<a
       EXPECT_TRUE(at::equal(got[i], expected[i])) << "tensor " << i;
     }
   }
-}
-
-/// The parameters without the second names of tied ones.
-inline std::vector<at::Tensor> distinct_parameters(const Model& model) {
-  std::vector<at::Tensor> parameters;
-  for (const at::Tensor& parameter : model.parameters()) {
-    const auto same = [&](const at::Tensor& other) { return other.is_same(parameter); };
-    if (std::none_of(parameters.begin(), parameters.end(), same)) parameters.push_back(parameter);
-  }
-  return parameters;
 }
 
 inline torch::optim::SGD sgd(const Model& model) {

@@ -23,6 +23,7 @@
 #include "bellows/optim/optimizers.h"
 #include "bellows/parallel/tensor/tensor_parallel.h"
 #include "bellows/recompute/policy.h"
+#include "tests/parallel/distinct_parameters.h"
 #include "tests/parallel/ranks.h"
 
 // Small transformers with the same weights everywhere, trained on one process and on the ranks of a tensor axis.
@@ -169,14 +170,7 @@ struct Outcome {
   NamedTensors weights;    ///< complete
 };
 
-inline std::vector<at::Tensor> distinct_parameters(const Model& model) {
-  std::vector<at::Tensor> result;
-  for (const at::Tensor& parameter : model.parameters()) {
-    const auto same = [&](const at::Tensor& other) { return other.is_same(parameter); };
-    if (std::none_of(result.begin(), result.end(), same)) result.push_back(parameter);
-  }
-  return result;
-}
+using parallel::testing::distinct_parameters;
 
 /// Gathers the gradients like weights.
 inline NamedTensors gathered_gradients(const TensorParallel& tensor) {
