@@ -127,8 +127,8 @@ TEST(TensorRanks, ExportsOfMeshesHoldTheWeightsOfOneProcess) {
   Job alone = points_job(recipe);
   const Model model = alone.model;
   fit_rank(recipe, std::move(alone), nullptr, -1, false);
-  for (const Mesh& mesh : {Mesh{"shard: 2", "zero3", 2}, {"data: 2, shard: 2", "zero3", 4}, {"tensor: 2", "ddp", 2}}) {
-    SCOPED_TRACE(mesh.mesh);
+  for (const Mesh& mesh : {Mesh{"", "zero3", 2}, {"data: 2, shard: 2", "zero3", 4}, {"tensor: 2", "ddp", 2}}) {
+    SCOPED_TRACE(c10::str(mesh.strategy, " ", mesh.mesh));
     const TemporaryFolder folder;
     recipe.run_folder = folder / "run";
     recipe.mesh = mesh.mesh;
