@@ -1,11 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "bellows/system/file.h"
+#include "failure.h"
 #include "process.h"
 
 namespace bellows::cli {
@@ -17,9 +17,8 @@ using ::testing::HasSubstr;
 void expect_schedule_failure(std::vector<std::string> arguments, const std::string& message) {
   arguments.insert(arguments.begin(), "schedule");
   const Outcome outcome = run_bellows(arguments);
-  EXPECT_EQ(outcome.exit_code, 2);
+  expect_failure(outcome, 2, message);
   EXPECT_EQ(outcome.out, "");
-  EXPECT_THAT(outcome.err, HasSubstr(message));
 }
 
 }  // namespace

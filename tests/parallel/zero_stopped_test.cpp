@@ -41,7 +41,7 @@ void expect_stopped_rank_is_named(const StoppedAction& first, const StoppedActio
     if (stopped > 0) ::kill(stopped, SIGCONT);
   };
   parallel::testing::run_processes(
-      2, body, {.timeout_s = 60, .rank_0_serves = true, .init = {.collective_timeout_s = 3, .warn_after_s = 1}});
+      2, body, {.timeout_s = 60, .rank_0_serves = true, .init = {.collective_timeout_s = 8, .warn_after_s = 1}});
 }
 
 TEST(ZeroStopped, ARankThatIsStoppedDuringAGatherIsNamed) {

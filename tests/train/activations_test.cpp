@@ -9,8 +9,7 @@
 #include "bellows/core/seed.h"
 #include "bellows/tap/allocator.h"
 #include "bellows/train/step/train_loop.h"
-#include "tests/parallel/ranks.h"
-#include "tests/train/support.h"
+#include "tests/train/ranks_jobs.h"
 
 namespace bellows::train {
 
@@ -139,9 +138,7 @@ TEST(TrainActivations, RanksTrainAsWithoutRecomputation) {
     recipe.recompute = recompute;
     recipe.data_parallel = data_parallel;
     recipe.bucket_mb = 1;
-    std::vector<Job> jobs;
-    jobs.reserve(2);
-    for (int rank = 0; rank < 2; ++rank) jobs.push_back(make_job(recipe));
+    std::vector<Job> jobs = jobs_for(2, recipe);
     std::vector<at::Tensor> result;
     parallel::testing::run_ranks(2, [&](const comm::Group& group) {
       Job& job = jobs[static_cast<size_t>(group.rank())];

@@ -5,8 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "tests/parallel/ranks.h"
-#include "tests/train/support.h"
+#include "tests/train/ranks_jobs.h"
 
 namespace bellows::train {
 
@@ -152,9 +151,7 @@ TEST(Compiled, EveryCombinationLearnsAsThePlainOne) {
 
 /// The losses of each rank.
 std::vector<std::vector<double>> courses_of_ranks(int count, const std::vector<std::string>& settings) {
-  std::vector<Job> jobs;
-  jobs.reserve(static_cast<size_t>(count));
-  for (int rank = 0; rank < count; ++rank) jobs.push_back(make_job(recipe_with(settings)));
+  std::vector<Job> jobs = jobs_for(count, recipe_with(settings));
   std::vector<std::vector<double>> losses(jobs.size());
   parallel::testing::run_ranks(count, [&](const comm::Group& group) {
     Job& job = jobs[static_cast<size_t>(group.rank())];

@@ -43,8 +43,7 @@ RankState state_of(TrainLoop& loop) {
 }
 
 std::vector<RankState> states_after(const Recipe& recipe, int ranks, int64_t steps) {
-  std::vector<Job> jobs;
-  for (int rank = 0; rank < ranks; ++rank) jobs.push_back(make_job(recipe));
+  std::vector<Job> jobs = jobs_for(ranks, recipe);
   std::vector<RankState> states(jobs.size());
   run_ranks(ranks, [&](const comm::Group& group) {
     const auto rank = static_cast<size_t>(group.rank());
@@ -75,8 +74,7 @@ void expect_same_ranks(const std::vector<RankState>& states, size_t ranges) {
 
 /// Rank 0's losses and the final weights of each rank. Params: stop_after – steps until rank 0 asks for the end; −1: never
 std::vector<RankState> fit_two_ranks(const Recipe& recipe, int64_t stop_after, bool resume) {
-  std::vector<Job> jobs;
-  for (int rank = 0; rank < 2; ++rank) jobs.push_back(make_job(recipe));
+  std::vector<Job> jobs = jobs_for(2, recipe);
   std::vector<RankState> states(2);
   run_ranks(2, [&](const comm::Group& group) {
     const auto rank = static_cast<size_t>(group.rank());

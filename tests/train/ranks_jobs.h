@@ -2,6 +2,7 @@
 
 #include <torch/nn.h>
 
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,6 @@ inline data::Dataset ranks_points() {
   return data::Dataset(data::from_tensors({{"image", x}, {"label", x.slice(1, 0, 3).argmax(1)}}));
 }
 
-/// Jobs are made one after the other: ranks on threads share the generators.
 inline Job ranks_job(const Recipe& recipe) {
   seed_everything(3);
   torch::nn::Sequential net(torch::nn::Linear(8, 15), torch::nn::Tanh(), torch::nn::Linear(15, 3));
@@ -35,12 +35,17 @@ inline Job ranks_job(const Recipe& recipe) {
   return Job{recipe, model, {optimizer}, cross_entropy_loss(model), data.shuffle(2), data};
 }
 
-inline std::vector<Job> ranks_jobs(const Recipe& recipe, int ranks) {
+/// One job for each rank. They are made one after the other, because ranks in threads share the generators.
+inline std::vector<Job> jobs_for(
+    int ranks, const Recipe& recipe,
+    const std::function<Job(const Recipe&)>& make = [](const Recipe& own) { return make_job(own); }) {
   std::vector<Job> jobs;
   jobs.reserve(static_cast<size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) jobs.push_back(ranks_job(recipe));
+  for (int rank = 0; rank < ranks; ++rank) jobs.push_back(make(recipe));
   return jobs;
 }
+
+inline std::vector<Job> ranks_jobs(const Recipe& recipe, int ranks) { return jobs_for(ranks, recipe, ranks_job); }
 
 inline Recipe ranks_recipe() {
   Recipe recipe;
@@ -83,9 +88,7 @@ inline FitResult fit_on_ranks(const Recipe& recipe, std::vector<Job> jobs, int64
 
 /// Runs the recipe on two ranks in threads of this process. Returns the losses of each rank.
 inline std::vector<std::vector<double>> losses_of_two_ranks(const Recipe& recipe, int64_t steps) {
-  std::vector<Job> jobs;
-  jobs.reserve(2);
-  for (int rank = 0; rank < 2; ++rank) jobs.push_back(make_job(recipe));
+  std::vector<Job> jobs = jobs_for(2, recipe);
   std::vector<std::vector<double>> losses(2);
   parallel::testing::run_ranks(2, [&](const comm::Group& group) {
     const auto rank = static_cast<size_t>(group.rank());

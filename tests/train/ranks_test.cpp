@@ -191,9 +191,7 @@ TEST(TrainRanks, HalfGradientsAreNotDivided) {
   TrainLoop alone(make_job(recipe));
   alone.run_steps(8);
   const std::vector<double> expected = alone.take_losses();
-  std::vector<Job> jobs;
-  jobs.reserve(3);
-  for (int rank = 0; rank < 3; ++rank) jobs.push_back(make_job(recipe));
+  std::vector<Job> jobs = jobs_for(3, recipe);
   run_ranks(3, [&](const comm::Group& group) {
     Job& job = jobs[static_cast<size_t>(group.rank())];
     job.ranks = group;

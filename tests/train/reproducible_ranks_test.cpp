@@ -65,9 +65,7 @@ std::vector<at::Tensor> state_of(const Model& model) {
 /// Parameters and buffers of rank 0.
 std::vector<at::Tensor> trained_on(const Recipe& recipe, int ranks, int64_t steps,
                                    MakeReproducible make = job_with_norm) {
-  std::vector<Job> jobs;
-  jobs.reserve(static_cast<size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) jobs.push_back(make(recipe));
+  std::vector<Job> jobs = jobs_for(ranks, recipe, make);
   std::vector<at::Tensor> result;
   run_ranks(ranks, [&](const comm::Group& group) {
     Job& job = jobs[static_cast<size_t>(group.rank())];
@@ -115,10 +113,7 @@ TEST(ReproducibleRanks, DifferWithoutTheKey) {
 }
 
 FitResult fit_part(const Recipe& recipe, int ranks, int64_t stop_after, bool resume) {
-  std::vector<Job> jobs;
-  jobs.reserve(static_cast<size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) jobs.push_back(job_with_norm(recipe));
-  return fit_on_ranks(recipe, std::move(jobs), stop_after, resume);
+  return fit_on_ranks(recipe, jobs_for(ranks, recipe, job_with_norm), stop_after, resume);
 }
 
 // The number of ranks changes in the middle of epochs: 1, then 4, then 2.

@@ -64,8 +64,7 @@ void train_with_fault(Job job, const comm::Group& group, bool fails, bool first,
 /// Rank 1 of two ranks in threads has a fault. Returns the message of each rank.
 std::vector<std::string> messages_of_fault(const DividedMethod& method, bool first,
                                            const std::function<at::Tensor(const at::Tensor&)>& fault) {
-  std::vector<Job> jobs;
-  for (int rank = 0; rank < 2; ++rank) jobs.push_back(faulty_job()(faulty_recipe(method)));
+  std::vector<Job> jobs = jobs_for(2, faulty_recipe(method), faulty_job());
   std::vector<std::string> messages(2);
   run_ranks(2, [&](const comm::Group& group) {
     const auto rank = static_cast<size_t>(group.rank());

@@ -3,8 +3,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -164,7 +167,7 @@ inline comm::Group pair_of(const World& world) {
 
 inline std::string error_on_two_ranks(const MakeJob& make, const std::vector<Recipe>& recipes) {
   std::vector<Job> jobs;  // one after the other, because threads share the default generator
-  for (const Recipe& recipe : recipes) jobs.push_back(make(recipe));
+  std::ranges::transform(recipes, std::back_inserter(jobs), make);
   return error_of([&] {
     run_ranks(2, [&](const comm::Group& group) {
       Job& job = jobs[static_cast<size_t>(group.rank())];
@@ -203,8 +206,8 @@ inline void expect_run_moves(const MakeJob& make, const std::vector<Phase>& phas
   for (const Phase& phase : phases) {
     SCOPED_TRACE(phase.mesh);
     recipe.mesh = phase.mesh;
-    std::vector<int> members;
-    for (int rank = 0; rank < phase.ranks; ++rank) members.push_back(rank);
+    std::vector<int> members(static_cast<size_t>(phase.ranks));
+    std::iota(members.begin(), members.end(), 0);
     if (world.rank() < phase.ranks) {
       std::optional<comm::Group> group;
       if (phase.ranks > 1) group = world.subgroup(members, c10::str("phase ", phase.end));

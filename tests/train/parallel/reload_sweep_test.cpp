@@ -3,14 +3,12 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <random>
 
 #include "bellows/checkpoint/saved_checkpoint.h"
 #include "bellows/core/mutex.h"
 #include "bellows/train/trainer.h"
 #include "tests/support/slow_tests.h"
+#include "tests/train/parallel/kill_results.h"
 #include "tests/train/ranks_jobs.h"
 
 namespace bellows::train {
@@ -130,10 +128,7 @@ int reload_one_run(RandomStream& random, int most, const NamedTensors& expected)
 
 /// Set BELLOWS_KILL_SEED to have the same reloads again.
 TEST(ReloadSweep, OtherRanksAndMeshesContinueTheEpoch) {
-  const char* given = std::getenv("BELLOWS_KILL_SEED");
-  const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
-  std::printf("BELLOWS_KILL_SEED=%llu\n", static_cast<unsigned long long>(seed));
-  RandomStream random(seed);
+  RandomStream random(printed_kill_seed());
   const TemporaryFolder folder;
   Recipe recipe = reload_recipe({"ddp", 1});
   recipe.run_folder = folder.path();

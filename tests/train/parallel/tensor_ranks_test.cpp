@@ -71,8 +71,7 @@ TEST(TensorRanks, DivideLayersByAPlanOfTheRecipe) {
       recipe.tensor_plan = plan;
       SCOPED_TRACE(recipe.tensor_plan);
       const Outcome alone = outcome_of(points_job, divided_recipe(), nullptr);
-      std::vector<Job> jobs;
-      for (int rank = 0; rank < ranks; ++rank) jobs.push_back(points_job(recipe));
+      std::vector<Job> jobs = jobs_for(ranks, recipe, points_job);
       std::vector<Outcome> outcomes(jobs.size());
       run_ranks(ranks, [&](const comm::Group& group) {
         const auto rank = static_cast<size_t>(group.rank());
@@ -134,9 +133,7 @@ TEST(TensorRanks, ExportsOfMeshesHoldTheWeightsOfOneProcess) {
     recipe.mesh = mesh.mesh;
     recipe.data_parallel = mesh.strategy;
     recipe.tensor_plan = mesh.strategy == std::string("ddp") ? "0: column, 2: row" : "auto";
-    std::vector<Job> jobs;
-    for (int rank = 0; rank < mesh.ranks; ++rank) jobs.push_back(points_job(recipe));
-    const FitResult result = fit_on_ranks(recipe, std::move(jobs), -1, false);
+    const FitResult result = fit_on_ranks(recipe, jobs_for(mesh.ranks, recipe, points_job), -1, false);
     EXPECT_TRUE(std::filesystem::is_directory(result.checkpoint)) << "the ranks write it together";
     const std::string file = folder / "model.safetensors";
     EXPECT_EQ(checkpoint::export_safetensors(result.checkpoint, file), std::vector{file});
