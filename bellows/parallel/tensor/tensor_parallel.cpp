@@ -253,6 +253,10 @@ at::Tensor TensorParallel::gather_logits(const at::Tensor& logits) const {
   return at::cat(parts, -1);
 }
 
+at::Tensor TensorParallel::complete_logits(const at::Tensor& logits) const {
+  return logits.defined() && has_divided_logits() ? gather_logits(logits) : logits;
+}
+
 std::vector<comm::Shard> TensorParallel::shards() const {
   return model_shards(state_->inner, state_->cuts, state_->group);
 }

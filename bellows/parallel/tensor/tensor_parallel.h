@@ -112,6 +112,8 @@ class TensorParallel {
 
   /// Gathers divided logits: [*, classes of this rank] → [*, classes], on all ranks. It has no gradient. Collective.
   at::Tensor gather_logits(const at::Tensor& logits) const;
+  /// Returns gather_logits() if has_divided_logits(), and otherwise `logits`, which may be undefined. Collective.
+  at::Tensor complete_logits(const at::Tensor& logits) const;
 
   /// Describes this rank's parts of the model's parameters and buffers for a sharded checkpoint (checkpoint/sharded.h)
   /// or for comm::gather(). Any number of ranks, and one process, can load them.

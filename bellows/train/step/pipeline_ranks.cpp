@@ -170,9 +170,7 @@ class StagedModel final : public ModelWrapper {
     for (const at::Tensor& input : inputs) filled.push_back(filled_up(input, stages_.schedule().micro_batches));
     at::Tensor output = stages_.forward(filled);
     if (output.defined()) output = output.narrow(0, 0, samples);
-    if (output.defined() && tensor_ && tensor_->layers().has_divided_logits())
-      output = tensor_->layers().gather_logits(output);
-    return {output};
+    return {tensor_ ? tensor_->layers().complete_logits(output) : output};
   }
 
  private:
@@ -241,8 +239,7 @@ at::Tensor PipelineRanks::predictions_of(const std::vector<std::pair<at::Tensor,
   const c10::NoGradGuard no_grad;
   at::Tensor classes = at::zeros({samples}, at::TensorOptions(device_).dtype(at::kLong));
   for (const auto& [positions, output] : outputs) {
-    const bool divided = tensor_ && tensor_->layers().has_divided_logits();
-    const at::Tensor logits = divided ? tensor_->layers().gather_logits(output) : output;
+    const at::Tensor logits = tensor_ ? tensor_->layers().complete_logits(output) : output;
     classes.index_copy_(0, positions.to(device_), at::argmax(logits, 1));
   }
   return at::one_hot(comm::broadcast(classes, output_rank().rank, group_));

@@ -64,8 +64,7 @@ LossFn divided_loss(LossFn loss, TensorParallel layers, Task task) {
     std::optional<StepOutput> output;
     layers.run(inputs, [&] { output = loss(batch); });
     check_loss_of(layers, task);
-    if (layers.has_divided_logits() && output->predictions.defined())
-      output->predictions = layers.gather_logits(output->predictions.detach());
+    output->predictions = layers.complete_logits(output->predictions);
     return *output;
   };
 }
@@ -74,18 +73,14 @@ class CompleteLogits final : public ModelWrapper {
  public:
   explicit CompleteLogits(TensorParallel layers) : ModelWrapper(layers.model()), layers_(std::move(layers)) {}
 
-  at::Tensor forward(const at::Tensor& input) override { return complete(inner().forward(input)); }
+  at::Tensor forward(const at::Tensor& input) override { return layers_.complete_logits(inner().forward(input)); }
   std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs) override {
     std::vector<at::Tensor> outputs = inner().forward_all(inputs);
-    outputs.front() = complete(outputs.front());
+    outputs.front() = layers_.complete_logits(outputs.front());
     return outputs;
   }
 
  private:
-  at::Tensor complete(const at::Tensor& output) const {
-    return layers_.has_divided_logits() ? layers_.gather_logits(output) : output;
-  }
-
   TensorParallel layers_;
 };
 

@@ -163,7 +163,8 @@ TEST(TensorLayers, LogitsAreGatheredForPredictions) {
     const Model model = make_on_rank(gpt_task(), {});
     const TensorParallel tensor = parallelize(model, group, tensor_plan(model));
     const at::NoGradGuard no_grad;
-    EXPECT_TRUE(at::allclose(tensor.gather_logits(tensor.forward(gpt_task().batch(0))), expected, 1e-9, 1e-9));
+    EXPECT_TRUE(at::allclose(tensor.complete_logits(tensor.forward(gpt_task().batch(0))), expected, 1e-9, 1e-9));
+    EXPECT_FALSE(tensor.complete_logits(at::Tensor()).defined());
   });
 }
 
@@ -174,6 +175,7 @@ TEST(TensorLayers, CompleteVocabulary) {
     const Model model = make_on_rank(gpt_task(), {});
     const TensorParallel tensor = parallelize(model, group, tensor_plan(model, /*divide_vocabulary=*/false));
     EXPECT_TRUE(at::allclose(tensor.forward(gpt_task().batch(0)), expected, 1e-9, 1e-9));
+    EXPECT_TRUE(tensor.complete_logits(expected).is_same(expected));
     EXPECT_THAT(message_of([&] { tensor.gather_logits(expected); }), HasSubstr("divides no vocabulary"));
   });
 }
