@@ -71,4 +71,10 @@ std::optional<ModelSkeleton> model_skeleton(const ModelEntry& entry) {
   return skeleton;
 }
 
+Model make_small_model(const ModelEntry& entry) {
+  const std::optional<ModelSkeleton> skeleton = model_skeleton(entry);
+  if (skeleton) return entry.make_sized(skeleton->small, 10);
+  return entry.make(10, entry.input_shape[0] > 0 ? entry.input_shape[0] : 3);
+}
+
 }  // namespace bellows::models

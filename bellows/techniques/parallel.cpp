@@ -147,21 +147,13 @@ ParallelTechnique tensor_row() {
       .source = "arXiv:1909.08053 (Megatron-LM)"};
 }
 
-/// The parts of a small version of the recipe's model. A large one would take long to create.
-/// Throws: c10::Error if the model has no parts
-ModelParts small_parts(const models::ModelEntry& entry) {
-  const auto skeleton = models::model_skeleton(entry);
-  const int64_t width = std::max<int64_t>(entry.input_shape[0], 1);
-  return models::model_parts(skeleton ? entry.make_sized(skeleton->small, 10) : entry.make(10, width));
-}
-
 /// The reason why the ranks cannot divide the sequences of the recipe's model; empty if they can.
 std::string context_obstacle(const Recipe& recipe, int ranks) {
   const checkpoint::RngGuard restores_generators;
   const std::string refusal = "the model " + recipe.model + " cannot divide its sequences";
   try {
     const ResolvedJob job = resolve_model(recipe);
-    if (sequence_blocks(small_parts(job.model).model) == 0) return refusal;
+    if (sequence_blocks(models::make_small_model(job.model)) == 0) return refusal;
     const int64_t length = job.max_length();
     const int64_t chunks = parallel::SequenceLayout{.ranks = ranks}.chunks();
     if (length % chunks != 0)
@@ -209,7 +201,7 @@ std::string pipeline_obstacle(const Recipe& recipe, int ranks) {
   const checkpoint::RngGuard restores_generators;
   try {
     const models::ModelEntry entry = resolve_model(recipe).model;
-    const size_t small = small_parts(entry).parts.size();
+    const size_t small = models::model_parts(models::make_small_model(entry)).parts.size();
     const int64_t layers = entry.model_size ? entry.model_size(entry.input_shape[0]).layers : 0;
     const int64_t parts = layers > 0 ? layers + 2 : static_cast<int64_t>(small);  // with embeddings and head
     if (parts < ranks) return c10::str(recipe.model, " has ", parts, " parts, which are fewer than ", ranks, " ranks");

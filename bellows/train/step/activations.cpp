@@ -108,11 +108,7 @@ std::string recompute_obstacle(const Recipe& recipe) {
   if (recipe.data_parallel == "dp") return "the replicas of data_parallel = dp share random generators";
   const checkpoint::RngGuard restores_generators;
   try {
-    const models::ModelEntry entry = resolve_model(recipe).model;
-    const int64_t width = entry.input_shape[0] > 0 ? entry.input_shape[0] : 3;
-    const auto skeleton = models::model_skeleton(entry);
-    const int64_t blocks =
-        models::run_blocks_by(skeleton ? entry.make_sized(skeleton->small, 10) : entry.make(10, width), nullptr);
+    const int64_t blocks = models::run_blocks_by(models::make_small_model(resolve_model(recipe).model), nullptr);
     return blocks > 0 ? "" : "the model " + recipe.model + " does not define blocks";
   } catch (const c10::Error& error) {
     return user_message(error);
