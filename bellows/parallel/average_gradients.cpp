@@ -1,6 +1,5 @@
 #include "bellows/parallel/average_gradients.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "bellows/comm/collectives.h"
+#include "bellows/parallel/flat_tensors.h"
 
 namespace bellows::parallel {
 
@@ -37,18 +37,7 @@ std::vector<AveragedBucket> bucketed(const std::vector<at::Tensor>& gradients) {
 }
 
 comm::Pending start_mean(const AveragedBucket& bucket, const comm::Group& group) {
-  std::vector<at::Tensor> flat;
-  for (const at::Tensor& gradient : bucket.gradients) flat.push_back(gradient.flatten());
-  return comm::all_reduce_async(at::cat(flat), group, comm::Reduce::mean);
-}
-
-void finish_mean(const AveragedBucket& bucket, comm::Pending& pending) {
-  const at::Tensor mean = pending.wait();
-  int64_t begin = 0;
-  for (const at::Tensor& gradient : bucket.gradients) {
-    gradient.copy_(mean.narrow(0, begin, gradient.numel()).view(gradient.sizes()));
-    begin += gradient.numel();
-  }
+  return comm::all_reduce_async(flattened(bucket.gradients), group, comm::Reduce::mean);
 }
 
 /// The gradients of the parameters that any rank used. Creates those that this rank lacks.
@@ -80,10 +69,10 @@ void average_gradients(const std::vector<at::Tensor>& parameters, const comm::Gr
   std::optional<comm::Pending> before;
   for (size_t i = 0; i < buckets.size(); ++i) {
     comm::Pending pending = start_mean(buckets[i], group);
-    if (before) finish_mean(buckets[i - 1], *before);
+    if (before) copy_flat(before->wait(), buckets[i - 1].gradients);
     before.emplace(std::move(pending));
   }
-  if (before) finish_mean(buckets.back(), *before);
+  if (before) copy_flat(before->wait(), buckets.back().gradients);
 }
 
 }  // namespace bellows::parallel

@@ -1,6 +1,5 @@
 #include "bellows/parallel/ddp/local_sgd.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
@@ -8,6 +7,7 @@
 #include <algorithm>
 
 #include "bellows/comm/collectives.h"
+#include "bellows/parallel/flat_tensors.h"
 #include "bellows/parallel/hooks/hook_state.h"
 
 namespace bellows::parallel {
@@ -47,18 +47,6 @@ std::vector<std::vector<at::Tensor>> alike(const std::vector<at::Tensor>& tensor
   return groups;
 }
 
-void average_alike(const std::vector<at::Tensor>& tensors, const comm::Group& group) {
-  std::vector<at::Tensor> flat;
-  flat.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) flat.push_back(tensor.flatten());
-  const at::Tensor mean = exact_mean(at::cat(flat), group);
-  int64_t begin = 0;
-  for (const at::Tensor& tensor : tensors) {
-    tensor.copy_(mean.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
-    begin += tensor.numel();
-  }
-}
-
 }  // namespace
 
 LocalSgd::LocalSgd(std::vector<at::Tensor> parameters, comm::Group group, const LocalSgdOptions& options)
@@ -81,7 +69,7 @@ bool LocalSgd::average() {
   if (since < 0 || since % options_.period != 0) return false;
   const c10::NoGradGuard no_grad;
   if (group_.size() > 1) {
-    for (const auto& tensors : alike(parameters_)) average_alike(tensors, group_);
+    for (const auto& tensors : alike(parameters_)) copy_flat(exact_mean(flattened(tensors), group_), tensors);
   }
   return true;
 }

@@ -16,6 +16,7 @@
 #include <random>
 
 #include "bellows/comm/collectives.h"
+#include "bellows/parallel/flat_tensors.h"
 #include "bellows/parallel/hooks/hook_state.h"
 #include "bellows/parallel/hooks/hooks.h"
 
@@ -175,17 +176,10 @@ at::Tensor PowerSgd::compressed_mean(const GradientBucket& bucket, const comm::G
   flat.copy_(values);
   PowerSplit split = split_gradients(bucket, options_);
   comm::Pending exact = comm::all_reduce_async(
-      split.exact.empty() ? at::empty({0}, flat.options())
-                          : one_row(split.exact.size(), [&](size_t i) { return split.exact[i]; }),
-      group, comm::Reduce::mean);
+      split.exact.empty() ? at::empty({0}, flat.options()) : flattened(split.exact), group, comm::Reduce::mean);
   if (!split.compressed.empty()) compress(split.compressed, bucket, group);
   const at::Tensor errors = values - flat;  // exactly averaged gradients have no error; they are replaced below
-  const at::Tensor means = exact.wait();
-  int64_t begin = 0;
-  for (at::Tensor& gradient : split.exact) {
-    gradient.copy_(means.narrow(0, begin, gradient.numel()).view(gradient.sizes()));
-    begin += gradient.numel();
-  }
+  copy_flat(exact.wait(), split.exact);
   feedback_.keep(errors, flat, bucket);
   return flat;
 }
