@@ -3,14 +3,13 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
-#include <exception>
 #include <map>
 #include <unordered_map>
 
-#include "bellows/comm/collectives.h"
 #include "bellows/core/error.h"
 #include "bellows/parallel/ddp/same_model.h"
 #include "bellows/parallel/placement/weight_file.h"
+#include "bellows/parallel/zero/shard_offload.h"
 
 namespace bellows::parallel {
 
@@ -41,13 +40,7 @@ std::unordered_map<const c10::TensorImpl*, std::vector<std::string>> names_of_te
 }  // namespace
 
 WeightsSource::WeightsSource(const std::string& path, const Model& model, const comm::Group& ranks) {
-  std::string error;
-  try {
-    state_.reset(new State{.file = WeightFile(path)});
-  } catch (const std::exception& problem) {  // also std::bad_alloc, because the other ranks wait below
-    error = c10::str("zero_optimizer: rank ", ranks.rank(), ": ", user_message(problem));
-  }
-  for (const std::string& problem : comm::all_gather_strings(error, ranks)) TORCH_CHECK_VALUE(problem.empty(), problem);
+  create_on_all_ranks(ranks, [&] { state_.reset(new State{.file = WeightFile(path)}); });
   check_same_lines("zero_optimizer: the ranks have different files " + path, "tensor", lines_of(state_->file), ranks);
   std::map<std::string, const io::SafetensorsEntry*> in_file;
   std::vector<std::string> known;
