@@ -116,7 +116,8 @@ TEST(SimulatedMesh, ParsesAndPrints) {
   EXPECT_EQ(mesh.ranks(), 8);
   EXPECT_EQ(mesh.to_string(), "{data: 2, tensor: 4}");
   EXPECT_EQ(parse_simulated_mesh("data: 2, tensor: 4"), mesh);
-  for (const char* wrong : {"{tensors: 2}", "{data: 0}", "{data: x}", "data", "{data: 2, data: 2}", "{data: [2}"})
+  for (const char* wrong : {"{tensors: 2}", "{data: 0}", "{data: x}", "data", "{data: 2, data: 2}", "{data: [2}",
+                            "{data: 4096, tensor: 8192}"})
     EXPECT_THROW(parse_simulated_mesh(wrong), c10::ValueError) << wrong;
 }
 

@@ -430,6 +430,7 @@ TEST(TrainRanks, MeshesAreReadAndChecked) {
                         "mean \"shard\"?"));
   EXPECT_THAT(message("data_parallel: zero1\nmesh: {shard: 0}"), HasSubstr("expected axes with sizes above 0"));
   EXPECT_THAT(message("data_parallel: zero1\nmesh: \"shard: 2, shard: 2\""), HasSubstr("occurs twice"));
+  EXPECT_THAT(message("data_parallel: zero1\nmesh: \"data: 4096, shard: 8192\""), HasSubstr("at most 16777216 ranks"));
   EXPECT_THAT(message("data_parallel: zero2\nshard_state_over_all: true"), HasSubstr("works only with a mesh"));
   EXPECT_THAT(message("data_parallel: zero2\nshard_frozen: true"), HasSubstr("works only with data_parallel zero3"));
 }

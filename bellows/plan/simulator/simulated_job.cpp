@@ -2,7 +2,6 @@
 
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
-#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <utility>
@@ -23,14 +22,6 @@ constexpr std::pair<const char*, int64_t SimulatedMesh::*> mesh_axes[] = {{"data
                                                                           {"context", &SimulatedMesh::context},
                                                                           {"tensor", &SimulatedMesh::tensor},
                                                                           {"pipeline", &SimulatedMesh::pipeline}};
-
-YAML::Node yaml_of_mesh(const std::string& text) {
-  try {
-    return YAML::Load("{" + without_braces(text) + "}");
-  } catch (const YAML::Exception&) {
-    return {};
-  }
-}
 
 std::string divisor_problem(const char* axis, int64_t ranks, const char* what, int64_t size) {
   if (size % ranks == 0) return "";
@@ -76,29 +67,9 @@ std::string SimulatedMesh::to_string() const {
 }
 
 SimulatedMesh parse_simulated_mesh(const std::string& text) {
-  const YAML::Node map = yaml_of_mesh(text);
-  TORCH_CHECK_VALUE(map.IsMap(), "mesh: expected axes with sizes, such as {data: 8, tensor: 8}, got \"", text, "\".");
+  const std::vector<comm::MeshAxis> axes = parse_mesh(text, "mesh");
   SimulatedMesh mesh;
-  std::vector<std::string> seen;
-  for (const auto& item : map) {
-    const auto name = item.first.as<std::string>("");
-    const auto axis =
-        std::find_if(std::begin(mesh_axes), std::end(mesh_axes), [&](const auto& a) { return name == a.first; });
-    TORCH_CHECK_VALUE(axis != std::end(mesh_axes), "mesh: no axis is called \"", name,
-                      "\". The axes are data, shard, context, tensor and pipeline.");
-    TORCH_CHECK_VALUE(std::find(seen.begin(), seen.end(), name) == seen.end(), "mesh: the axis ", name,
-                      " occurs twice in \"", text, "\".");
-    seen.push_back(name);
-    const auto size = item.second.as<int64_t>(0);
-    TORCH_CHECK_VALUE(size >= 1 && size <= 1 << 20, "mesh: expected a size of the axis ", name,
-                      " from 1 to 1048576, got \"", item.second.as<std::string>(""), "\".");
-    mesh.*(axis->second) = size;
-  }
-  TORCH_CHECK_VALUE(static_cast<double>(mesh.data) * static_cast<double>(mesh.shard) *
-                            static_cast<double>(mesh.context) * static_cast<double>(mesh.tensor) *
-                            static_cast<double>(mesh.pipeline) <=
-                        1 << 24,
-                    "mesh: expected at most 16777216 ranks, got more in \"", text, "\".");
+  for (const auto& [name, axis] : mesh_axes) mesh.*axis = axis_size(axes, name);
   return mesh;
 }
 

@@ -22,7 +22,7 @@ struct SimulatedMesh {
 };
 
 /// Parses a mesh such as "{data: 8, tensor: 8}". Braces are optional, and missing axes have the size 1.
-/// Throws: c10::ValueError if the text has another form, or if an axis is unknown or has a size below 1
+/// Throws: c10::ValueError like parse_mesh()
 SimulatedMesh parse_simulated_mesh(const std::string& text);
 
 /// The activations that backward computes again.

@@ -116,12 +116,13 @@ Recipe with_total_batch(Recipe recipe, int64_t ranks) {
   return recipe;
 }
 
-std::vector<comm::MeshAxis> parse_mesh(const std::string& text) {
+std::vector<comm::MeshAxis> parse_mesh(const std::string& text, const std::string& where) {
   if (text.empty()) return {};
   const std::vector<std::string> names = {"data", "shard", "pipeline", "context", "tensor"};
   std::vector<comm::MeshAxis> axes;
   axes.reserve(names.size());
   for (const std::string& name : names) axes.push_back({name, 0});
+  double ranks = 1;  // cannot overflow
   for (const std::string& item : split_list(without_spaces(without_braces(text)))) {
     const size_t colon = item.find_first_of(":=");
     const std::string name = item.substr(0, colon);
@@ -129,15 +130,16 @@ std::vector<comm::MeshAxis> parse_mesh(const std::string& text) {
     const char* end = item.data() + item.size();
     const char* begin = colon == std::string::npos ? end : item.data() + colon + 1;
     const auto [rest, error] = std::from_chars(begin, end, size);
-    TORCH_CHECK_VALUE(error == std::errc() && rest == end && size > 0,
-                      "recipe: mesh: expected axes with sizes above 0, such as {data: 2, shard: 4}, got \"", text,
-                      "\".");
+    TORCH_CHECK_VALUE(error == std::errc() && rest == end && size > 0, where,
+                      ": expected axes with sizes above 0, such as {data: 2, shard: 4}, got \"", text, "\".");
     const auto axis = std::find_if(axes.begin(), axes.end(), [&](const auto& a) { return a.name == name; });
-    TORCH_CHECK_VALUE(axis != axes.end(), "recipe: mesh: no axis is called \"", name,
+    TORCH_CHECK_VALUE(axis != axes.end(), where, ": no axis is called \"", name,
                       "\". The axes are data, shard, pipeline, context and tensor.", did_you_mean(name, names));
-    TORCH_CHECK_VALUE(axis->size == 0, "recipe: mesh: the axis ", name, " occurs twice in \"", text, "\".");
+    TORCH_CHECK_VALUE(axis->size == 0, where, ": the axis ", name, " occurs twice in \"", text, "\".");
     axis->size = size;
+    ranks *= size;
   }
+  TORCH_CHECK_VALUE(ranks <= 1 << 24, where, ": expected at most 16777216 ranks, got more in \"", text, "\".");
   return needed_axes(std::move(axes));
 }
 

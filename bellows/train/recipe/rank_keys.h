@@ -22,8 +22,10 @@ Recipe with_total_batch(Recipe recipe, int64_t ranks);
 /// missing. The axes `pipeline`, `context` and `tensor` follow, in this order, if their sizes are above 1; the axis
 /// `shard` is then left out if its size is 1. The order does not depend on that of the text. The result is empty if the
 /// text is empty.
-/// Throws: c10::ValueError if the text has another form, an axis is unknown (the message suggests one) or occurs twice
-std::vector<comm::MeshAxis> parse_mesh(const std::string& text);
+/// Params: where – name of the text in messages
+/// Throws: c10::ValueError if the text has another form, an axis is unknown (the message suggests one) or occurs twice,
+///         or if there are more than 2^24 ranks
+std::vector<comm::MeshAxis> parse_mesh(const std::string& text, const std::string& where = "recipe: mesh");
 /// Returns the size of an axis, or 1 if it does not exist.
 int axis_size(const std::vector<comm::MeshAxis>& axes, const std::string& name);
 /// Returns the number of ranks that read the same samples: those of the axes `pipeline`, `context` and `tensor`.
