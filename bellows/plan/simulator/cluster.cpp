@@ -48,8 +48,8 @@ class ClusterReader {
     return value;
   }
 
-  int64_t count(const std::string& key, double high, double otherwise) const {
-    const double value = number(key, 1, high, otherwise);
+  int64_t count(const std::string& key) const {
+    const double value = number(key, 1, 1e6, 1);
     TORCH_CHECK_VALUE(value == std::floor(value), "cluster: ", where_, ": expected ", key,
                       " to be a whole number, found ", value, ".");
     return static_cast<int64_t>(value);
@@ -152,7 +152,7 @@ Cluster parse_cluster(std::string_view text, const std::string& where) {
   constexpr double required = std::numeric_limits<double>::quiet_NaN();
   Cluster cluster;
   cluster.name = reader.text("name");
-  cluster.devices_per_node = reader.count("devices_per_node", 1e6, 1);
+  cluster.devices_per_node = reader.count("devices_per_node");
   cluster.shared = reader.flag("shared");
   cluster.memory_bytes = reader.number("memory_bytes", 1, 1e18, required);
   cluster.memory_bytes_per_second = reader.number("memory_bytes_per_second", 1, 1e18, required);
