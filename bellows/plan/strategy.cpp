@@ -262,8 +262,8 @@ std::string reason_for(const StrategyChoice& choice, bool on_cpu) {
   if (!best.mesh.empty())
     return c10::str("ZeRO-3 needs ", memory_text(choice.rows[zero3_row].bytes_per_rank), " per rank, more than ",
                     capacity, ", and no memory technique is enough. ",
-                    best.mesh.starts_with("pipeline") ? "A pipeline divides the layers among the ranks"
-                                                      : "Tensor parallelism divides each layer",
+                    best.axis == "pipeline" ? "A pipeline divides the layers among the ranks"
+                                            : "Tensor parallelism divides each layer",
                     " and needs ", needed, ". Set mesh: {", best.mesh, "}.");
   if (best.measures.stage == 0)
     return c10::str("DDP needs ", needed, " per rank and fits into ", capacity,
@@ -283,7 +283,7 @@ std::string reason_for(const StrategyChoice& choice, bool on_cpu) {
 }  // namespace
 
 std::string StrategyRow::title() const {
-  if (!mesh.empty()) return mesh.starts_with("pipeline") ? "pipeline parallelism" : "tensor parallelism";
+  if (!axis.empty()) return axis + " parallelism";
   const std::string name = measures.stage == 0 ? "DDP" : c10::str("ZeRO-", measures.stage);
   return techniques.empty() ? name : name + " with " + techniques;
 }

@@ -15,6 +15,7 @@ struct StrategyRow {
   MemoryOptions measures;     ///< the ZeRO stage (0: DDP), and additional memory techniques
   std::string data_parallel;  ///< value of the recipe key: "ddp", "zero1", "zero2" or "zero3"
   std::string mesh = {};      ///< value of the recipe key; not empty for tensor and pipeline parallelism
+  std::string axis = {};      ///< the axis of `mesh` that divides the model: "tensor", "pipeline" or empty
   std::string techniques;     ///< additional techniques, such as "activation checkpointing"; empty if there are none
   std::string needs;          ///< setting that the recipe must change first: "gradient_compression: none", or empty
   int64_t bytes_per_rank = 0;
