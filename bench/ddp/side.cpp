@@ -98,12 +98,9 @@ class Run {
   bool keeps_gradients_ = false;
 };
 
-/// The mean of the ranks' losses.
-std::string losses(Run& run, int64_t count, const World& world) {
-  const auto mean = [&] {
-    return comm::all_reduce(run.step().detach().to(at::kDouble), world, comm::Reduce::mean).item<double>();
-  };
-  return losses_text(mean, count);
+/// Runs a step and returns the mean of the ranks' losses.
+double mean_loss(Run& run, const World& world) {
+  return comm::all_reduce(run.step().detach().to(at::kDouble), world, comm::Reduce::mean).item<double>();
 }
 
 /// The most bytes that this rank held at once in a step, model and optimizer included.
@@ -149,14 +146,9 @@ int serve_rank(double learning_rate) {
     return name;
   };
   const RankCommands commands = {
-      {"losses",
-       [&](std::istream& words) {
-         const std::string name = drop_run_and_read(words);
-         int64_t count = 0;
-         words >> count;
-         run = std::make_unique<Run>(name, world, learning_rate);
-         return losses(*run, count, world);
-       }},
+      {"losses", losses_command(
+                     run, [&](const std::string& name) { return std::make_unique<Run>(name, world, learning_rate); },
+                     [&](Run& one) { return mean_loss(one, world); })},
       {"peak", [&](std::istream& words) { return peak(drop_run_and_read(words), world, learning_rate); }},
       {"resident", [&](std::istream& words) { return resident_peak(drop_run_and_read(words), world, learning_rate); }},
   };

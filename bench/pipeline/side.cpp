@@ -65,14 +65,8 @@ int serve_pipeline_rank(const PipelineSizes& sizes) {
   start_other_ranks("bench_pipeline");
   const World world = init();
   std::unique_ptr<PipelineRun> run;
-  const auto losses = [&](std::istream& words) {
-    std::string schedule;
-    int64_t count = 0;
-    words >> schedule >> count;
-    run.reset();
-    run = std::make_unique<PipelineRun>(schedule, world, sizes);
-    return losses_text([&] { return run->step(); }, count);
-  };
+  const auto make = [&](const std::string& schedule) { return std::make_unique<PipelineRun>(schedule, world, sizes); };
+  const auto losses = losses_command(run, make, [](PipelineRun& one) { return one.step(); });
   return serve_commands(world, [&] { run->step(); }, {{"losses", losses}});
 }
 

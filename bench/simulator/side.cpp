@@ -112,14 +112,8 @@ int serve_simulated_rank() {
   start_other_ranks("bench_simulator");
   const World world = init();
   std::unique_ptr<StrategyRun> run;
-  const auto losses = [&](std::istream& words) {
-    std::string strategy;
-    int64_t count = 0;
-    words >> strategy >> count;
-    run.reset();
-    run = std::make_unique<StrategyRun>(strategy, world);
-    return losses_text([&] { return run->step(); }, count);
-  };
+  const auto make = [&](const std::string& strategy) { return std::make_unique<StrategyRun>(strategy, world); };
+  const auto losses = losses_command(run, make, [](StrategyRun& one) { return one.step(); });
   return serve_commands(world, [&] { run->step(); }, {{"losses", losses}});
 }
 

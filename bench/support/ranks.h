@@ -13,6 +13,7 @@
 #include <iomanip>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -100,6 +101,20 @@ inline std::string losses_text(const std::function<double()>& step, int64_t coun
 
 /// Functions that answer commands. They read the rest of the line.
 using RankCommands = std::map<std::string, std::function<std::string(std::istream& words)>>;
+
+/// Returns the function of the command `losses NAME COUNT`, which replaces `run` by a new one and runs COUNT steps.
+/// Params: make – creates the run NAME; step – runs one step and returns its loss
+template <class Run, class Make, class Step>
+RankCommands::mapped_type losses_command(std::unique_ptr<Run>& run, Make make, Step step) {
+  return [&run, make, step](std::istream& words) {
+    std::string name;
+    int64_t count = 0;
+    words >> name >> count;
+    run.reset();  // before the new one, so that only one is in memory
+    run = make(name);
+    return losses_text([&] { return step(*run); }, count);
+  };
+}
 
 /// Answers the commands that rank 0 reads from its standard input: `run N` with the time of N calls of `step`, and other
 /// commands by their functions. All ranks call the same functions.

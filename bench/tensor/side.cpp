@@ -57,14 +57,10 @@ int serve_tensor_rank(double learning_rate) {
   start_other_ranks("bench_tensor");
   const World world = init();
   std::unique_ptr<TensorRun> run;
-  const auto losses = [&](std::istream& words) {
-    std::string variant;
-    int64_t count = 0;
-    words >> variant >> count;
-    run.reset();
-    run = std::make_unique<TensorRun>(variant, world, learning_rate);
-    return losses_text([&] { return run->step().item<double>(); }, count);
+  const auto make = [&](const std::string& variant) {
+    return std::make_unique<TensorRun>(variant, world, learning_rate);
   };
+  const auto losses = losses_command(run, make, [](TensorRun& one) { return one.step().item<double>(); });
   return serve_commands(world, [&] { run->step(); }, {{"losses", losses}});
 }
 
