@@ -73,12 +73,15 @@ CLI::App* add_simulate(CLI::App& app, SimulateArguments& arguments) {
       "Qwen2)");
   verb->add_option("--cluster", arguments.cluster, "Description of the cluster (YAML) [default: measure this machine]")
       ->type_name("FILE");
-  verb->add_flag("--measure", arguments.measure,
-                 "Measure this machine, write its description to standard output and exit");
+  CLI::Option* measure = verb->add_flag("--measure", arguments.measure,
+                                        "Measure this machine, write its description to standard output and exit");
   add_simulated_step(verb, arguments);
   add_simulated_ranks(verb, arguments);
   begin_group(verb, "Output");
   add_json(verb, arguments.json);
+  for (CLI::Option* other : verb->get_options()) {
+    if (other != measure && other != verb->get_help_ptr()) measure->excludes(other);
+  }
   return verb;
 }
 

@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "bellows/core/error.h"
 #include "bellows/io/bytes.h"
 #include "bellows/system/file.h"
 #include "bellows/system/stop.h"
@@ -14,6 +13,7 @@
 #include "cli/json_text.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "cli/usable.h"
 
 namespace bellows::cli {
 
@@ -43,13 +43,11 @@ void check_import_files(const ImportArguments& arguments) {
 /// Throws: UsageError if the file cannot be read or is not a valid configuration.
 train::ImportedRecipe imported_recipe(const ImportArguments& arguments) {
   const Interrupt interrupt("the configuration was not read completely");  // a pipe may wait for its writer
-  try {
+  return usable([&] {
     const std::string text = read_text_file(arguments.file);
     throw_if_stopped("reading the configuration");
     return train::import_deepspeed_config(text, arguments.file, arguments.ranks);
-  } catch (const c10::Error& error) {
-    throw UsageError(user_message(error));
-  }
+  });
 }
 
 std::string imported_yaml(const ImportArguments& arguments, const train::ImportedRecipe& imported) {

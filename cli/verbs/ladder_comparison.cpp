@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "bellows/core/error.h"
 #include "bellows/ladder/comparison/comparison.h"
 #include "bellows/ladder/html_report.h"
 #include "bellows/ladder/job.h"
@@ -23,6 +22,7 @@
 #include "cli/options.h"
 #include "cli/tables/comparison_table.h"
 #include "cli/terminal.h"
+#include "cli/usable.h"
 
 namespace bellows::cli {
 
@@ -55,11 +55,7 @@ std::pair<std::string, int> file_and_ranks(const std::string& text) {
 ComparedRecipe compared_file(const Recipe& base, const std::string& text) {
   const auto [file, ranks] = file_and_ranks(text);
   ComparedRecipe compared;
-  try {
-    compared.recipe = train::load_over(base, file);
-  } catch (const c10::Error& error) {
-    throw UsageError(user_message(error));
-  }
+  compared.recipe = usable([&, &file = file] { return train::load_over(base, file); });
   check_usable(compared.recipe);
   compared.name = std::filesystem::path(file).stem().string();
   compared.title = ranks == 1 ? compared.name : c10::str(compared.name, ", ", ranks, " ranks");

@@ -7,6 +7,7 @@
 #include "bellows/core/error.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "cli/usable.h"
 
 namespace bellows::cli {
 
@@ -39,11 +40,7 @@ void check_alone(const std::string& verb, const std::string& reason, const std::
 }
 
 int run_launch(const LaunchArguments& arguments) {
-  try {
-    comm::check_launch(arguments.options);
-  } catch (const c10::Error& error) {
-    throw UsageError(user_message(error));
-  }
+  usable([&] { comm::check_launch(arguments.options); });
   const comm::LaunchResult result = comm::launch(arguments.options, print_rank_line);
   if (result.exit_code != 0) print_launch_failure(result);
   const int error = write_result("");

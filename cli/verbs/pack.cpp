@@ -2,7 +2,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "bellows/core/error.h"
 #include "bellows/core/stats.h"
 #include "bellows/data/convert/convert.h"
 #include "bellows/data/select/subset.h"
@@ -11,6 +10,7 @@
 #include "cli/json_text.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "cli/usable.h"
 
 namespace bellows::cli {
 
@@ -21,7 +21,7 @@ using data::ConvertResult;
 
 /// Throws: UsageError if an option is invalid.
 ConvertOptions pack_options(const PackArguments& arguments) {
-  try {
+  return usable([&]() -> ConvertOptions {
     data::find_output_format(arguments.format, arguments.destination);
     return {.format = arguments.format,
             .picture = data::parse_recode(arguments.resize, arguments.encode),
@@ -29,9 +29,7 @@ ConvertOptions pack_options(const PackArguments& arguments) {
             .shard_samples = arguments.shard_samples,
             .verify_all = arguments.verify,
             .threads = arguments.threads};
-  } catch (const c10::Error& error) {
-    throw UsageError(user_message(error));
-  }
+  });
 }
 
 /// Throws: UsageError if a file is where a folder is needed, or if the destination is inside the source.

@@ -15,6 +15,7 @@
 #include "cli/json_text.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "cli/usable.h"
 
 namespace bellows::cli {
 
@@ -42,13 +43,11 @@ PipelineSchedule chosen_schedule(const ScheduleArguments& arguments) {
   const int ranks = or_default(arguments.ranks, 4), micro_batches = or_default(arguments.micro_batches, 8);
   if (arguments.stages_per_rank > 0 && name != "interleaved")
     throw UsageError(c10::str("--stages-per-rank applies only to interleaved, got ", name, "."));
-  try {
+  return usable([&] {
     const std::vector<std::string>& names = parallel::schedule_names();
     if (std::find(names.begin(), names.end(), name) == names.end()) return schedule_from_file(arguments);
     return parallel::named_schedule(name, ranks, micro_batches, or_default(arguments.stages_per_rank, 2));
-  } catch (const c10::ValueError& error) {
-    throw UsageError(user_message(error));
-  }
+  });
 }
 
 PipelineTimeline timeline_of(const PipelineSchedule& schedule, const ScheduleArguments& arguments) {

@@ -8,6 +8,7 @@
 #include "cli/json_text.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "cli/usable.h"
 
 namespace bellows::cli {
 
@@ -25,11 +26,7 @@ train::Selection selection_of(const SelectArguments& arguments) {
                              .per_class = arguments.per_class,
                              .passes = arguments.passes,
                              .seed = static_cast<uint64_t>(arguments.seed)};
-  try {
-    train::check_selection(selection);
-  } catch (const c10::Error& error) {
-    throw UsageError(user_message(error));
-  }
+  usable([&] { train::check_selection(selection); });
   return selection;
 }
 

@@ -3,13 +3,13 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "bellows/core/error.h"
 #include "bellows/core/stats.h"
 #include "bellows/plan/simulator/cluster_measurement.h"
 #include "bellows/plan/simulator/mesh_search.h"
 #include "cli/json_text.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "cli/usable.h"
 
 namespace bellows::cli {
 
@@ -18,25 +18,10 @@ namespace {
 using train::Simulation;
 
 void check_simulate(const SimulateArguments& arguments) {
-  if (arguments.measure) {
-    if (!arguments.model.empty() || !arguments.mesh.empty() || arguments.ranks > 0 || !arguments.cluster.empty())
-      throw UsageError("simulate: --measure describes this machine. Omit MODEL, --cluster, --mesh and --ranks.");
-    return;
-  }
   if (arguments.model.empty())
     throw UsageError("simulate: the model is missing. Pass a name such as gpt2, or a config.json.");
   if (arguments.mesh.empty() == (arguments.ranks == 0))
     throw UsageError("simulate: expected exactly one of --mesh and --ranks.");
-}
-
-/// Throws: UsageError if a file or a name cannot be used
-template <class Read>
-auto usable(Read read) {
-  try {
-    return read();
-  } catch (const c10::ValueError& error) {
-    throw UsageError(user_message(error));
-  }
 }
 
 std::string part_line(const char* name, const std::string& amount, double share) {
@@ -167,18 +152,19 @@ void print_search(const SimulateArguments& arguments, const train::TransformerSh
 }  // namespace
 
 int run_simulate(const SimulateArguments& given) {
-  check_simulate(given);
   if (given.measure) {
     print_result(to_yaml(train::measure_cluster()));
     return exit_done;
   }
+  check_simulate(given);
   SimulateArguments arguments = given;
   arguments.job.recomputed = usable([&] { return train::parse_recomputed(given.recompute); });
   arguments.job.zigzag = !given.contiguous;
   check_output_file(arguments.json);
   const train::TransformerShape shape = usable([&] { return train::transformer_shape(arguments.model); });
-  const train::Cluster cluster = usable(
-      [&] { return arguments.cluster.empty() ? train::measure_cluster() : train::read_cluster(arguments.cluster); });
+  const train::Cluster cluster = arguments.cluster.empty()
+                                     ? train::measure_cluster()
+                                     : usable([&] { return train::read_cluster(arguments.cluster); });
   if (arguments.mesh.empty()) {
     print_search(arguments, shape, cluster);
   } else {

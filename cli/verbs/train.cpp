@@ -2,12 +2,12 @@
 
 #include "bellows/comm/world.h"
 #include "bellows/core/device.h"
-#include "bellows/core/error.h"
 #include "bellows/system/stop.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cli/train_session.h"
+#include "cli/usable.h"
 
 namespace bellows::cli {
 
@@ -50,35 +50,25 @@ std::string resume_hint(const std::string& folder, const std::vector<std::string
 }  // namespace
 
 void check_usable(const Recipe& recipe) {
-  try {
+  usable([&] {
     recipe.validate();
     parse_device(recipe.device);
-  } catch (const c10::Error& error) {
-    throw UsageError(user_message(error));
-  }
+  });
 }
 
 Recipe load_recipe(const std::string& path) {
   const Interrupt interrupt("the recipe was not read completely");  // a pipe may wait for its writer
-  try {
+  return usable([&] {
     const Recipe recipe = Recipe::load(path);
     throw_if_stopped("reading the recipe");
     return recipe;
-  } catch (const c10::Error& error) {
-    throw UsageError(user_message(error));
-  }
+  });
 }
 
 void apply_overrides(Recipe& recipe, const RecipeOverrides& overrides) {
   if (!overrides.data.empty()) recipe.data = overrides.data;
   if (!overrides.model.empty()) recipe.model = overrides.model;
-  for (const std::string& item : overrides.set) {
-    try {
-      recipe.set(item);
-    } catch (const c10::Error& error) {
-      throw UsageError(user_message(error));
-    }
-  }
+  for (const std::string& item : overrides.set) usable([&] { recipe.set(item); });
 }
 
 int run_train(const TrainArguments& arguments) {
