@@ -92,20 +92,14 @@ TEST(DistributedFaults, BucketsOfAnotherModelAreRefused) {
 
 /// Rank 1's model breaks down in its third forward, while the others wait in backward for its gradients.
 std::vector<std::string> errors_when_rank_1_throws(int ranks) {
-  std::vector<std::string> texts(static_cast<size_t>(ranks));
-  run_ranks(ranks, [&](const comm::Group& group) {
-    try {
-      const auto [model, module] = make_model<Layers>();
-      const DistributedDataParallel ddp(model, group, {.bucket_bytes = 900, .first_bucket_bytes = 120});
-      for (int step = 0; step < 4; ++step) {
-        TORCH_CHECK_VALUE(group.rank() != 1 || step < 2, "a bad sample");
-        loss_of(ddp.forward(numbers({4, 6}, 1))).backward();
-      }
-    } catch (const std::exception& error) {
-      texts[static_cast<size_t>(group.rank())] = user_message(error);
+  return messages_of_ranks(ranks, [](const comm::Group& group) {
+    const auto [model, module] = make_model<Layers>();
+    const DistributedDataParallel ddp(model, group, {.bucket_bytes = 900, .first_bucket_bytes = 120});
+    for (int step = 0; step < 4; ++step) {
+      TORCH_CHECK_VALUE(group.rank() != 1 || step < 2, "a bad sample");
+      loss_of(ddp.forward(numbers({4, 6}, 1))).backward();
     }
   });
-  return texts;
 }
 
 TEST(DistributedFaults, ARankThatThrowsIsNamedByTheOthersBackward) {

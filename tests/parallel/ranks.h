@@ -14,6 +14,7 @@
 #include "bellows/comm/group_parts.h"
 #include "bellows/comm/rendezvous/store_impl.h"
 #include "bellows/comm/watchdog.h"
+#include "bellows/core/error.h"
 
 namespace bellows::parallel::testing {
 
@@ -50,6 +51,21 @@ inline void run_ranks(int count, const std::function<void(const comm::Group&)>& 
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
+}
+
+/// Calls run_ranks(). Returns the message of each rank's error, or "no error".
+inline std::vector<std::string> messages_of_ranks(int count, const std::function<void(const comm::Group&)>& body,
+                                                  double timeout_s = 60) {
+  std::vector<std::string> messages(static_cast<size_t>(count), "no error");
+  const auto keep_message = [&](const comm::Group& group) {
+    try {
+      body(group);
+    } catch (const std::exception& error) {
+      messages[static_cast<size_t>(group.rank())] = user_message(error);
+    }
+  };
+  run_ranks(count, keep_message, timeout_s);
+  return messages;
 }
 
 }  // namespace bellows::parallel::testing

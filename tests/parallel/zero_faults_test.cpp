@@ -4,7 +4,6 @@
 
 #include <limits>
 
-#include "bellows/core/error.h"
 #include "tests/parallel/zero_blocks.h"
 
 namespace bellows::parallel::testing::zero {
@@ -16,35 +15,29 @@ enum class FaultPhase { forward, backward };
 
 /// Rank 1 of two has a fault in its third step. Returns the message of each rank.
 std::vector<std::string> messages_of_fault(int stage, FaultPhase phase) {
-  std::vector<std::string> texts(2);
-  run_ranks(2, [&](const comm::Group& group) {
-    try {
-      const auto net = std::make_shared<Blocks>(4);
-      const auto optimizer =
-          zero_optimizer(sgd()(net->parameters()), Model::of(net), group, {.stage = stage, .units = {"blocks.*"}});
-      for (int64_t step = 0; step < 4; ++step) {
-        const bool faulty = group.rank() == 1 && step == 2;
-        optimizer->zero_grad();
-        if (faulty && phase == FaultPhase::forward) {
-          net->first(rows(step, 1, 2));
-          TORCH_CHECK_VALUE(false, "a bad sample");
-        }
-        const at::Tensor loss = loss_of(*net, step, group);
-        if (faulty && phase == FaultPhase::backward) {
-          // The gradients of the first layer come last.
-          net->first->weight.register_hook([](const at::Tensor& gradient) {
-            TORCH_CHECK_VALUE(false, "a bad gradient");
-            return gradient;
-          });
-        }
-        loss.backward();
-        optimizer->step();
+  return messages_of_ranks(2, [&](const comm::Group& group) {
+    const auto net = std::make_shared<Blocks>(4);
+    const auto optimizer =
+        zero_optimizer(sgd()(net->parameters()), Model::of(net), group, {.stage = stage, .units = {"blocks.*"}});
+    for (int64_t step = 0; step < 4; ++step) {
+      const bool faulty = group.rank() == 1 && step == 2;
+      optimizer->zero_grad();
+      if (faulty && phase == FaultPhase::forward) {
+        net->first(rows(step, 1, 2));
+        TORCH_CHECK_VALUE(false, "a bad sample");
       }
-    } catch (const std::exception& error) {
-      texts[static_cast<size_t>(group.rank())] = user_message(error);
+      const at::Tensor loss = loss_of(*net, step, group);
+      if (faulty && phase == FaultPhase::backward) {
+        // The gradients of the first layer come last.
+        net->first->weight.register_hook([](const at::Tensor& gradient) {
+          TORCH_CHECK_VALUE(false, "a bad gradient");
+          return gradient;
+        });
+      }
+      loss.backward();
+      optimizer->step();
     }
   });
-  return texts;
 }
 
 // The group of the call names the phase: parameters are gathered in forward, and gradients are exchanged in backward.

@@ -2,7 +2,6 @@
 
 #include <memory>
 
-#include "bellows/core/error.h"
 #include "bellows/models/blocks.h"
 #include "bellows/parallel/context/context_parallel.h"
 #include "bellows/parallel/context/sequence_layout.h"
@@ -108,25 +107,6 @@ inline void expect_divided_like_one_process(const Task& task, const Training& ho
     const std::lock_guard<std::mutex> lock(reports);
     tensor::expect_close(got, alone, tolerance);
   });
-}
-
-/// Runs `action` on two ranks. Returns the messages of both.
-inline std::vector<std::string> messages_of_ranks(const std::function<void(const comm::Group&)>& action,
-                                                  double timeout_s = 60) {
-  std::vector<std::string> result(2);
-  run_ranks(
-      2,
-      [&](const comm::Group& group) {
-        std::string& message = result[static_cast<size_t>(group.rank())];
-        try {
-          action(group);
-          message = "no error";
-        } catch (const std::exception& error) {
-          message = user_message(error);
-        }
-      },
-      timeout_s);
-  return result;
 }
 
 }  // namespace bellows::parallel::testing::context

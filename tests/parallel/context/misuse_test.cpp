@@ -17,9 +17,13 @@ at::Tensor heads_of(int64_t count, int64_t tokens, uint64_t seed = 1) {
   return drawn({2, count, tokens, 4}, seed);
 }
 
+std::vector<std::string> messages_of_both(const std::function<void(const comm::Group&)>& action) {
+  return messages_of_ranks(2, action);
+}
+
 /// The messages of two ranks that pass the same query, key and value.
 std::vector<std::string> messages_of_call(int64_t count, int64_t tokens, const ContextAttentionOptions& options) {
-  return messages_of_ranks([&](const comm::Group& group) {
+  return messages_of_both([&](const comm::Group& group) {
     const at::Tensor x = heads_of(count, tokens);
     context_attention(x, x, x, group, options);
   });
@@ -41,12 +45,12 @@ TEST(ContextMisuse, Arguments) {
   }
   expect_on_both(messages_of_call(4, 4, {.mask = at::ones({8}, at::kLong)}), "mask of dtype Bool");
   expect_on_both(messages_of_call(4, 4, {.mask = at::zeros({8}, at::kDouble).requires_grad_()}), "require a gradient");
-  expect_on_both(messages_of_ranks([](const comm::Group& group) {
+  expect_on_both(messages_of_both([](const comm::Group& group) {
                    const at::Tensor x = heads_of(4, 4), y = heads_of(4, 2);
                    context_attention(x, y, y, group, {.causal = true});
                  }),
                  "causal attention needs as many keys as queries");
-  expect_on_both(messages_of_ranks([](const comm::Group& group) {
+  expect_on_both(messages_of_both([](const comm::Group& group) {
                    const at::Tensor x = heads_of(4, 4), y = heads_of(2, 4);
                    context_attention(x, y, y, group, {});
                  }),
@@ -54,36 +58,36 @@ TEST(ContextMisuse, Arguments) {
 }
 
 TEST(ContextMisuse, RanksThatDifferAreNamed) {
-  expect_on_both(messages_of_ranks([](const comm::Group& group) {
+  expect_on_both(messages_of_both([](const comm::Group& group) {
                    const at::Tensor x = heads_of(4, group.rank() == 0 ? 4 : 8);
                    context_attention(x, x, x, group);
                  }),
                  "the ranks pass different arguments (group world). Rank 1: query Double [2, 4, 8, 4]");
-  expect_on_both(messages_of_ranks([](const comm::Group& group) {
+  expect_on_both(messages_of_both([](const comm::Group& group) {
                    const at::Tensor x = heads_of(4, 4);
                    context_attention(x, x, x, group, {.causal = group.rank() == 1});
                  }),
                  "the ranks pass different arguments");
-  expect_on_both(messages_of_ranks([](const comm::Group& group) {
+  expect_on_both(messages_of_both([](const comm::Group& group) {
                    const at::Tensor x = heads_of(4, group.rank() == 0 ? 4 : 3);
                    context_attention(x, x, x, group);
                  }),
                  "context_attention on rank 1 of group world: zig-zag order needs two chunks");
-  expect_on_both(messages_of_ranks([](const comm::Group& group) {
+  expect_on_both(messages_of_both([](const comm::Group& group) {
                    const at::Tensor x = heads_of(4, 4);
                    const auto seed = static_cast<uint64_t>(group.rank());
                    context_attention(x, x, x, group,
                                      {.dropout = 0.1, .generator = at::detail::createCPUGenerator(seed)});
                  }),
                  "random generator with state");
-  expect_on_both(messages_of_ranks([](const comm::Group& group) {
+  expect_on_both(messages_of_both([](const comm::Group& group) {
                    const ContextParallel context(group, {.zigzag = group.rank() == 0});
                  }),
                  "different options or versions for context parallelism");
 }
 
 TEST(ContextMisuse, GeneratorsThatDiffer) {
-  expect_on_both(messages_of_ranks([](const comm::Group& group) {
+  expect_on_both(messages_of_both([](const comm::Group& group) {
                    const auto seed = static_cast<uint64_t>(group.rank());
                    const ContextParallel context(group, {.generator = at::detail::createCPUGenerator(seed)});
                    const auto scope = context.scope();
@@ -93,7 +97,7 @@ TEST(ContextMisuse, GeneratorsThatDiffer) {
 }
 
 TEST(ContextMisuse, NumbersThatAreNotFinite) {
-  expect_on_both(messages_of_ranks([](const comm::Group& group) {
+  expect_on_both(messages_of_both([](const comm::Group& group) {
                    at::Tensor x = heads_of(4, 4);
                    if (group.rank() == 1) x[0][1][2][3] = std::numeric_limits<double>::quiet_NaN();
                    context_attention(heads_of(4, 4), x, x, group, {.check_finite = true});
@@ -104,7 +108,7 @@ TEST(ContextMisuse, NumbersThatAreNotFinite) {
 /// Runs a forward pass of a small BERT on two ranks.
 std::vector<std::string> messages_of_model(const Training& how, int64_t tokens, const ContextBlocks& blocks,
                                            bool backward = false) {
-  return messages_of_ranks([&](const comm::Group& group) {
+  return messages_of_both([&](const comm::Group& group) {
     const Model model = tensor::make_on_rank(tensor::bert_task(), how);
     model.train();
     const ContextParallel context(group, {.generator = at::detail::createCPUGenerator(mask_seed)});
@@ -142,7 +146,7 @@ TEST(ContextMisuse, Blocks) {
 }
 
 TEST(ContextMisuse, DropoutOfAnotherTensor) {
-  expect_on_both(messages_of_ranks([](const comm::Group& group) {
+  expect_on_both(messages_of_both([](const comm::Group& group) {
                    const ContextParallel context(group, {.generator = at::detail::createCPUGenerator(1)});
                    const ContextBlock block = [](const at::Tensor& x) {
                      return at::dropout(x.transpose(1, 2), 0.1, true);
@@ -154,7 +158,7 @@ TEST(ContextMisuse, DropoutOfAnotherTensor) {
 
 TEST(ContextMisuse, SecondDerivatives) {
   for (const ContextMethod method : {ContextMethod::ring, ContextMethod::all_to_all}) {
-    expect_on_both(messages_of_ranks([&](const comm::Group& group) {
+    expect_on_both(messages_of_both([&](const comm::Group& group) {
                      const at::Tensor x = heads_of(4, 4).requires_grad_();
                      const at::Tensor y = context_attention(x, x, x, group, {.method = method}).square().sum();
                      y.backward({}, /*retain_graph=*/true, /*create_graph=*/true);

@@ -8,15 +8,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Returns the error that each rank reports.
-std::vector<std::string> errors_of_ranks(int count, const std::function<void(const comm::Group&)>& body) {
-  std::vector<std::string> errors(static_cast<size_t>(count));
-  run_ranks(count, [&](const comm::Group& group) {
-    errors[static_cast<size_t>(group.rank())] = message_of([&] { body(group); });
-  });
-  return errors;
-}
-
 void step_of(Pipeline& stages, const PipelineLoss& loss = mean_token_loss) {
   stages.step({ids_of(0)}, {targets_of(0)}, loss);
 }
@@ -54,7 +45,7 @@ TEST(PipelineErrors, BadInputIsRefusedBeforeAStep) {
 }
 
 TEST(PipelineErrors, RanksThatDifferAreNamed) {
-  const auto errors = errors_of_ranks(2, [](const comm::Group& group) {
+  const auto errors = messages_of_ranks(2, [](const comm::Group& group) {
     const Model model = tensor::make_on_rank(tensor::gpt_task(), {});
     pipeline(models::model_parts(model), group, {.schedule = one_forward_one_backward(2, group.rank() == 0 ? 2 : 4)});
   });
@@ -66,7 +57,7 @@ TEST(PipelineErrors, RanksThatDifferAreNamed) {
 
 TEST(PipelineErrors, AnExceptionReachesAllRanks) {
   for (const PipelineSchedule& schedule : {one_forward_one_backward(4, 4), zero_bubble_h1(4, 4)}) {
-    const auto errors = errors_of_ranks(4, [&](const comm::Group& group) {
+    const auto errors = messages_of_ranks(4, [&](const comm::Group& group) {
       Pipeline stages = make_pipeline(tensor::gpt_task(), {}, schedule, group);
       step_of(stages);
       const PipelineLoss failing = [](const at::Tensor&, const std::vector<at::Tensor>&) -> at::Tensor {
@@ -82,7 +73,7 @@ TEST(PipelineErrors, AnExceptionReachesAllRanks) {
 }
 
 TEST(PipelineErrors, NotANumberReachesAllRanks) {
-  const auto errors = errors_of_ranks(2, [&](const comm::Group& group) {
+  const auto errors = messages_of_ranks(2, [&](const comm::Group& group) {
     const Model model = tensor::make_on_rank(tensor::gpt_task(), {});
     Pipeline stages = pipeline(models::model_parts(model), group, {.schedule = gpipe(2, 2), .check_finite = true});
     const at::NoGradGuard no_grad;
@@ -95,7 +86,7 @@ TEST(PipelineErrors, NotANumberReachesAllRanks) {
 }
 
 TEST(PipelineErrors, GradientsThatAreNoLongerNeededReachAllRanks) {
-  const auto errors = errors_of_ranks(2, [&](const comm::Group& group) {
+  const auto errors = messages_of_ranks(2, [&](const comm::Group& group) {
     Pipeline stages = make_pipeline(tensor::gpt_task(), {.first_parts = {0, 2}}, one_forward_one_backward(2, 2), group);
     step_of(stages);
     freeze_first_stage(stages.model());
@@ -106,7 +97,7 @@ TEST(PipelineErrors, GradientsThatAreNoLongerNeededReachAllRanks) {
 }
 
 TEST(PipelineErrors, ARankThatLeavesIsNamed) {
-  const auto errors = errors_of_ranks(3, [&](const comm::Group& group) {
+  const auto errors = messages_of_ranks(3, [&](const comm::Group& group) {
     Pipeline stages = make_pipeline(tensor::gpt_task(), {}, one_forward_one_backward(3, 3), group);
     step_of(stages);
     if (group.rank() == 2) return;

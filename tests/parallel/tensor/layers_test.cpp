@@ -180,20 +180,6 @@ TEST(TensorLayers, CompleteVocabulary) {
   });
 }
 
-/// Runs `action` on two ranks. Returns the messages of both.
-std::vector<std::string> messages(const std::function<void(const comm::Group&)>& action) {
-  std::vector<std::string> result(2);
-  run_ranks(2, [&](const comm::Group& group) {
-    try {
-      action(group);
-      result[static_cast<size_t>(group.rank())] = "no error";
-    } catch (const std::exception& error) {
-      result[static_cast<size_t>(group.rank())] = user_message(error);
-    }
-  });
-  return result;
-}
-
 TEST(TensorMisuse, Plans) {
   const auto message = [](const TensorPlan& plan, int ranks = 2) {
     const OwnModel own = own_net();
@@ -211,7 +197,7 @@ TEST(TensorMisuse, Plans) {
 }
 
 TEST(TensorMisuse, RanksThatDifferAreNamedBeforeTheFirstStep) {
-  const auto plans = messages([](const comm::Group& group) {
+  const auto plans = messages_of_ranks(2, [](const comm::Group& group) {
     const OwnModel own = own_net();
     const Model& model = own.model;
     parallelize(model, group, group.rank() == 0 ? own_plan : TensorPlan{{"up", column}, {"down", column}});
@@ -219,7 +205,7 @@ TEST(TensorMisuse, RanksThatDifferAreNamedBeforeTheFirstStep) {
   for (const std::string& message : plans)
     EXPECT_THAT(message, AllOf(HasSubstr("different options or versions for tensor parallelism"),
                                HasSubstr("\"down\": column on rank 1")));
-  const auto different = messages([](const comm::Group& group) {
+  const auto different = messages_of_ranks(2, [](const comm::Group& group) {
     const Model model = make_on_rank(group.rank() == 0 ? gpt_task() : bert_task(), {});
     parallelize(model, group, {{"*", column}});
   });
@@ -227,7 +213,7 @@ TEST(TensorMisuse, RanksThatDifferAreNamedBeforeTheFirstStep) {
 }
 
 TEST(TensorMisuse, DifferentBatchesAndMasks) {
-  for (const std::string& message : messages([](const comm::Group& group) {
+  for (const std::string& message : messages_of_ranks(2, [](const comm::Group& group) {
          const OwnModel own = own_net();
          const Model& model = own.model;
          const TensorParallel tensor =
@@ -235,7 +221,7 @@ TEST(TensorMisuse, DifferentBatchesAndMasks) {
          tensor.forward(drawn({4, 6}, static_cast<uint64_t>(group.rank())));
        }))
     EXPECT_THAT(message, HasSubstr("the ranks read different batches"));
-  for (const std::string& message : messages([](const comm::Group& group) {
+  for (const std::string& message : messages_of_ranks(2, [](const comm::Group& group) {
          const OwnModel own = own_net();
          const Model& model = own.model;
          const uint64_t seed = 5 + static_cast<uint64_t>(group.rank());
@@ -247,7 +233,7 @@ TEST(TensorMisuse, DifferentBatchesAndMasks) {
 }
 
 TEST(TensorMisuse, UnsupportedUseOfADividedWeight) {
-  for (const std::string& message : messages([](const comm::Group& group) {
+  for (const std::string& message : messages_of_ranks(2, [](const comm::Group& group) {
          const OwnModel own = own_net();
          const Model& model = own.model;
          own.net->scaled = true;
@@ -255,14 +241,14 @@ TEST(TensorMisuse, UnsupportedUseOfADividedWeight) {
          parallelize(model, group, own_plan).forward(drawn({4, 6}, 1));
        }))
     EXPECT_THAT(message, HasSubstr("aten::sum reads the parameter \"down.weight\""));
-  for (const std::string& message : messages([](const comm::Group& group) {
+  for (const std::string& message : messages_of_ranks(2, [](const comm::Group& group) {
          const OwnModel own = own_net();
          own.net->joined = true;
          own.model.eval();
          parallelize(own.model, group, own_plan).forward(drawn({4, 6}, 1));
        }))
     EXPECT_THAT(message, HasSubstr("aten::cat reads the parameter \"down.weight\""));
-  for (const std::string& message : messages([](const comm::Group& group) {
+  for (const std::string& message : messages_of_ranks(2, [](const comm::Group& group) {
          const Model model = make_on_rank(gpt_task(), {});
          parallelize(model, group, {{"*attn.c_attn", column.stored_transposed().fused(3)}, {"*.wpe", vocabulary}})
              .forward(gpt_task().batch(0));
@@ -285,7 +271,7 @@ TEST(TensorMisuse, UnusedDividedWeightIsReportedInEachForward) {
 }
 
 TEST(TensorMisuse, HeadsThatDoNotDivide) {
-  for (const std::string& message : messages([](const comm::Group& group) {
+  for (const std::string& message : messages_of_ranks(2, [](const comm::Group& group) {
          const Model model = models::gpt({.vocab_size = 8, .n_positions = 4, .n_embd = 12, .n_layer = 1, .n_head = 3});
          parallelize(model, group, tensor_plan(model)).forward(drawn_ids(8, {1, 4}, 1));
        }))
@@ -315,13 +301,13 @@ TEST(TensorMisuse, AnErrorOnOneRankEndsAllRanks) {
 }
 
 TEST(TensorMisuse, SequenceParallelism) {
-  for (const std::string& message : messages([](const comm::Group& group) {
+  for (const std::string& message : messages_of_ranks(2, [](const comm::Group& group) {
          const Model model = make_on_rank(series_task(), {});
          parallelize(model, group, tensor_plan(model)).sequence_blocks(4);
        }))
     EXPECT_THAT(message, HasSubstr("cross-attention"));
   for (const bool fused : {false, true}) {
-    for (const std::string& message : messages([&](const comm::Group& group) {
+    for (const std::string& message : messages_of_ranks(2, [&](const comm::Group& group) {
            const Model model = make_on_rank(gpt_task(), {.fused = fused});
            const TensorParallel tensor = parallelize(model, group, tensor_plan(model));
            models::run_blocks_by(model, tensor.sequence_blocks(2));

@@ -3,14 +3,11 @@
 
 #include <limits>
 
-#include "bellows/core/error.h"
 #include "tests/train/ranks_jobs.h"
 
 namespace bellows::train {
 
 namespace {
-
-using parallel::testing::run_ranks;
 
 /// The loss of rank 1 is NaN in the third of four steps. Returns the message of each of two ranks.
 std::vector<std::string> messages_of_nan(const std::string& strategy) {
@@ -22,18 +19,11 @@ std::vector<std::string> messages_of_nan(const std::string& strategy) {
     if (++step == 3) output.loss = output.loss * std::numeric_limits<double>::quiet_NaN();
     return output;
   };
-  std::vector<std::string> messages(2);
-  run_ranks(2, [&](const comm::Group& group) {
-    const auto rank = static_cast<size_t>(group.rank());
-    try {
-      jobs[rank].ranks = group;
-      TrainLoop loop(std::move(jobs[rank]));
-      loop.run_steps(4);
-    } catch (const std::exception& error) {
-      messages[rank] = user_message(error);
-    }
+  return parallel::testing::messages_of_ranks(2, [&](const comm::Group& group) {
+    Job& job = jobs[static_cast<size_t>(group.rank())];
+    job.ranks = group;
+    TrainLoop(std::move(job)).run_steps(4);
   });
-  return messages;
 }
 
 }  // namespace

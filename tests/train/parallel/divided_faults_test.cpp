@@ -65,12 +65,10 @@ void train_with_fault(Job job, const comm::Group& group, bool fails, bool first,
 std::vector<std::string> messages_of_fault(const DividedMethod& method, bool first,
                                            const std::function<at::Tensor(const at::Tensor&)>& fault) {
   std::vector<Job> jobs = jobs_for(2, faulty_recipe(method), faulty_job());
-  std::vector<std::string> messages(2);
-  run_ranks(2, [&](const comm::Group& group) {
-    const auto rank = static_cast<size_t>(group.rank());
-    messages[rank] = error_of([&] { train_with_fault(std::move(jobs[rank]), group, group.rank() == 1, first, fault); });
+  return parallel::testing::messages_of_ranks(2, [&](const comm::Group& group) {
+    Job& job = jobs[static_cast<size_t>(group.rank())];
+    train_with_fault(std::move(job), group, group.rank() == 1, first, fault);
   });
-  return messages;
 }
 
 /// Rank 1 of two processes gets the signal. Rank 0 then kills a stopped process.
