@@ -79,7 +79,7 @@ inline void train(ShardedBlocks& sharded, int64_t steps, const comm::Group& grou
   }
 }
 
-inline std::vector<at::Tensor> values_of(const Blocks& net) {
+inline std::vector<at::Tensor> values_of(const torch::nn::Module& net) {
   std::vector<at::Tensor> values;
   for (const at::Tensor& parameter : net.parameters()) values.push_back(parameter.detach().clone());
   return values;

@@ -34,11 +34,6 @@ struct SideChain final : torch::nn::Module {
     return uses_side ? x + side(x) : x;
   }
   at::Tensor loss(int64_t step, int64_t rank) { return forward(rows(step, rank, 2)).square().mean(); }
-  std::vector<at::Tensor> values() const {
-    std::vector<at::Tensor> result;
-    for (const at::Tensor& parameter : parameters()) result.push_back(parameter.detach().clone());
-    return result;
-  }
 
   torch::nn::ModuleList chain;
   torch::nn::Linear side = torch::nn::Linear(chain_width, chain_width);
@@ -59,7 +54,7 @@ std::vector<at::Tensor> chain_alone(int64_t users) {
     (sum / 2).backward();
     optimizer->step();
   }
-  return net->values();
+  return values_of(*net);
 }
 
 int64_t bytes_scattered(const comm::Group& group) {
@@ -88,7 +83,7 @@ TEST(ZeroBuckets, AnIncompleteBucketHoldsUpTheOthersOnlyInTheFirstStep) {
         EXPECT_EQ(sent > 0, step > 0 || net->uses_side) << "step " << step;
         optimizer->step();
       }
-      expect_close(net->values(), expected, 1e-9);
+      expect_close(values_of(*net), expected, 1e-9);
     });
   }
 }
@@ -113,7 +108,7 @@ std::vector<at::Tensor> accumulated_alone() {
     }
     optimizer->step();
   }
-  return net->values();
+  return values_of(*net);
 }
 
 TEST(ZeroNoSync, ExchangesTheSumOfSeveralPasses) {
@@ -144,7 +139,7 @@ TEST(ZeroNoSync, ExchangesTheSumOfSeveralPasses) {
         for (const at::Tensor& parameter : net->parameters()) EXPECT_FALSE(parameter.grad().defined());
         optimizer->step();
       }
-      optimizer->with_full_parameters([&] { expect_close(net->values(), expected, 1e-9); });
+      optimizer->with_full_parameters([&] { expect_close(values_of(*net), expected, 1e-9); });
     });
   }
 }
