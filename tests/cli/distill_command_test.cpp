@@ -6,11 +6,10 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "bellows/train/inference/trained_model.h"
-#include "cli/terminal.h"
 #include "failure.h"
+#include "output_width.h"
 #include "process.h"
 #include "trained_folder.h"
 
@@ -41,8 +40,7 @@ TEST_F(DistillCommand, TrainsAStudentAndComparesIt) {
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("epoch"), HasSubstr("training the student alone")));
   EXPECT_THAT(outcome.out,
               AllOf(HasSubstr("teacher       alone     student"), HasSubstr("parameters"), HasSubstr("than alone.")));
-  std::istringstream lines(outcome.out);
-  for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 120u) << line;
+  expect_narrow(outcome.out, 120);
   std::ifstream in(result_file);
   const Json result = Json::parse(in);
   EXPECT_EQ(result["teacher"]["model"], "digits_resnet");

@@ -7,10 +7,9 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
-#include "cli/terminal.h"
 #include "failure.h"
+#include "output_width.h"
 #include "process.h"
 #include "trained_folder.h"
 
@@ -42,8 +41,7 @@ TEST_F(InferenceLadderCommand, ClimbsWithATrainedModel) {
   const Outcome outcome = run_bellows({"ladder", "--inference", run(), "--quick", "--batch-size", "64", "--max-drop",
                                        "1", "--json", path("l.json"), "--html", path("l.html")});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
-  std::istringstream lines(outcome.out);
-  for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 79u) << line;
+  expect_narrow(outcome.out, 79);
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("bellows ladder --inference: mlp on "), HasSubstr("eager "),
                                  HasSubstr("static int8"), HasSubstr("may fall by 1 percentage points")));
   EXPECT_THAT(outcome.err, Not(HasSubstr("calibration"))) << "jobs are silent";

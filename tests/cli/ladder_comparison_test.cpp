@@ -7,10 +7,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
-#include "cli/terminal.h"
 #include "process.h"
+#include "tests/cli/output_width.h"
 
 namespace bellows::cli {
 
@@ -23,11 +22,6 @@ using ::testing::HasSubstr;
 ComparisonJson comparison_in(const std::string& path) {
   std::ifstream file(path);
   return ComparisonJson::parse(file);
-}
-
-void expect_narrow(const std::string& text) {
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 79u) << line;
 }
 
 void write_text(const std::string& path, const std::string& text) {
@@ -45,7 +39,7 @@ TEST(LadderComparison, ComparesStrategiesWithOneProcess) {
        folder / "l.json", "--html", folder / "l.html", "--write-recipe", folder / "r.yaml"},
       {"OMP_NUM_THREADS=2"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
-  expect_narrow(outcome.out);
+  expect_narrow(outcome.out, 79);
   EXPECT_THAT(outcome.out,
               AllOf(HasSubstr("bellows ladder --ranks 2: mlp on "), HasSubstr("one process, which has 2 threads"),
                     HasSubstr("ZeRO-3"), HasSubstr("replicas")));
@@ -77,7 +71,7 @@ TEST(LadderComparison, ComparesTheRecipesOfTheFork) {
                    "--compare", family + "compile.yaml", family + "ddp.yaml:2", family + "compile_ddp.yaml:2",
                    "--quick", "--target-accuracy", "0.8", "--json", folder / "l.json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
-  expect_narrow(outcome.out);
+  expect_narrow(outcome.out, 79);
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("There are more ranks (2) than threads (1)"), HasSubstr("ddp, 2 ranks")));
   const ComparisonJson json = comparison_in(folder / "l.json");
   ASSERT_EQ(json["rungs"].size(), 3u);

@@ -3,9 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <sstream>
-
 #include "cli/tables/comparison_table.h"
+#include "tests/cli/output_width.h"
 
 namespace bellows::cli {
 
@@ -40,8 +39,7 @@ RungResult a_rung() {
 }
 
 void expect_to_fit(const std::string& text) {
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 79u) << line;
+  expect_narrow(text, 79);
 }
 
 }  // namespace

@@ -4,11 +4,10 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <utility>
 
-#include "cli/terminal.h"
 #include "failure.h"
+#include "output_width.h"
 #include "process.h"
 
 namespace bellows::cli {
@@ -42,8 +41,7 @@ TEST(PlanCommand, PrintsAnatomyTechniquesAndDecision) {
                             "Recommendation: keep the recipe unchanged", "The step fits", "a million samples cost"}) {
     EXPECT_THAT(outcome.out, HasSubstr(words));
   }
-  std::istringstream lines(outcome.out);
-  for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 80u) << line;
+  expect_narrow(outcome.out);
   const auto json = nlohmann::json::parse(whole_file(folder / "p.json"));
   int64_t sum = 0;
   for (const auto& [kind, bytes] : json["peak"].items()) sum += bytes.get<int64_t>();
@@ -67,8 +65,7 @@ TEST(PlanCommand, AModelLargerThanAllMachinesIsPlannedInSmall) {
   EXPECT_THAT(words,
               AllOf(HasSubstr("of 200 layers, 2 of 128 heads"), HasSubstr("No tensor of full size was allocated"),
                     HasSubstr("h.0 to 199 (200 equal)"), HasSubstr("Recommendation: no combination fits")));
-  std::istringstream lines(outcome.out);
-  for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 80u) << line;
+  expect_narrow(outcome.out);
   EXPECT_LT(outcome.peak_bytes, 2'000'000'000);
   std::ofstream(folder / "wide.json") << R"({"model_type": "gpt2", "n_layer": 200, "n_embd": 16384, "n_head": 1})";
   expect_plan_failure({"--model", folder / "wide.json"}, 1, "n_embd = 16384");
@@ -101,8 +98,7 @@ TEST(PlanCommand, ComparesStrategiesForSeveralRanks) {
     arguments.insert(arguments.end(), link.begin(), link.end());
     const Outcome outcome = run_bellows(arguments);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    std::istringstream lines(outcome.out);
-    for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 80u) << line;
+    expect_narrow(outcome.out);
     return std::pair(outcome.out, nlohmann::json::parse(whole_file(folder / "p.json"))["strategy"]);
   };
   const auto [text, strategy] = planned("16GB", {"--link-gbps", "8"});

@@ -3,12 +3,11 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
-#include "cli/terminal.h"
 #include "failure.h"
+#include "output_width.h"
 #include "process.h"
 
 namespace bellows::cli {
@@ -28,11 +27,6 @@ std::vector<std::string> simulate_llama(const std::vector<std::string>& more) {
                                         "--recompute", "half"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
-}
-
-void expect_narrow(const std::string& text) {
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 80u) << line;
 }
 
 }  // namespace

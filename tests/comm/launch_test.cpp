@@ -7,6 +7,7 @@
 #include "bellows/comm/rendezvous/listen.h"
 #include "bellows/comm/rendezvous/rendezvous.h"
 #include "launched.h"
+#include "tests/support/text.h"
 
 namespace bellows::comm::testing {
 
@@ -18,12 +19,6 @@ using Strings = std::vector<std::string>;
 
 Strings shell(const std::string& script) {
   return {"sh", "-c", script};
-}
-
-size_t count_of(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++count;
-  return count;
 }
 
 /// The children of a launcher that are no ranks.

@@ -5,6 +5,7 @@
 
 #include "bellows/models/resnet.h"
 #include "tests/graph/kept_programs.h"
+#include "tests/support/text.h"
 
 namespace bellows::graph::testing {
 namespace {
@@ -20,21 +21,15 @@ graph::Program residual() {
   });
 }
 
-size_t count(const std::string& text, const std::string& part) {
-  size_t result = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++result;
-  return result;
-}
-
 TEST(DrawnProgram, DotHasANodeAnInstructionAndAnEdgeAnOperand) {
   const std::string dot = to_dot(residual());
   EXPECT_THAT(dot, ::testing::StartsWith("digraph program {"));
   EXPECT_THAT(dot, HasSubstr("n2 [label=\"mm\\l\""));
   EXPECT_THAT(dot, HasSubstr("label=\"clamp\\l-1, 1\\l\""));
   EXPECT_THAT(dot, HasSubstr("n0 -> n2 [label=\"f32[2, 3]\"]"));
-  EXPECT_EQ(count(dot, " -> "), 8u) << dot;  // mm 2, clamp 1, add 2, mul 1, outputs 2
-  EXPECT_EQ(count(dot, "color=red"), 1u);
-  EXPECT_EQ(count(dot, "{"), count(dot, "}"));
+  EXPECT_EQ(count_of(dot, " -> "), 8u) << dot;  // mm 2, clamp 1, add 2, mul 1, outputs 2
+  EXPECT_EQ(count_of(dot, "color=red"), 1u);
+  EXPECT_EQ(count_of(dot, "{"), count_of(dot, "}"));
 }
 
 struct Box {
@@ -60,7 +55,7 @@ TEST(DrawnProgram, ManyInputsOfOneInstructionAreOneBoxAndSoAreItsOutputs) {
   EXPECT_THAT(html, HasSubstr(">and 6 more</text>"));
   EXPECT_THAT(html, HasSubstr(">30 outputs</text>"));
   EXPECT_THAT(html, HasSubstr(">to input 0</text>"));
-  EXPECT_EQ(count(to_dot(program), " -> "), 2u);
+  EXPECT_EQ(count_of(to_dot(program), " -> "), 2u);
 }
 
 TEST(DrawnProgram, BoxesOfALargeProgramDoNotOverlapAndStayOnThePage) {
@@ -76,8 +71,8 @@ TEST(DrawnProgram, BoxesOfALargeProgramDoNotOverlapAndStayOnThePage) {
   const std::string html = to_html(program, "ResNet-18 <eval>");
   EXPECT_THAT(html, HasSubstr("<title>ResNet-18 &lt;eval&gt;</title>"));
   const auto all = boxes(html);
-  EXPECT_EQ(count(html, "<g class=\"one\"") + count(html, "<g class=\"group\""), program.instructions.size());
-  EXPECT_EQ(count(html, ">4 inputs</text>"), 20u) << "of each batch norm";
+  EXPECT_EQ(count_of(html, "<g class=\"one\"") + count_of(html, "<g class=\"group\""), program.instructions.size());
+  EXPECT_EQ(count_of(html, ">4 inputs</text>"), 20u) << "of each batch norm";
   std::smatch size;
   ASSERT_TRUE(std::regex_search(html, size, std::regex(R"re(<svg [^>]*width="([-0-9.e+]+)" height="([-0-9.e+]+)")re")));
   for (size_t i = 0; i < all.size(); ++i) {

@@ -9,6 +9,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/html.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/text.h"
 
 // script/page_check draws the page in a browser.
 namespace bellows::parallel {
@@ -16,12 +17,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-size_t occurrences(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++count;
-  return count;
-}
 
 std::string body_of(const std::string& page) {
   const size_t begin = page.find("<body>");
@@ -42,10 +37,10 @@ TEST(PipelinePage, ShowsBothTimelines) {
   char measured_share[64];
   std::snprintf(measured_share, sizeof measured_share, "Measured: bubble share %.1f %%", 100 * measured.bubble_share());
   EXPECT_THAT(page, HasSubstr(measured_share));
-  EXPECT_EQ(occurrences(page, "<svg"), 2u);
-  EXPECT_EQ(occurrences(page, "<title>forward of micro-batch 7 in stage 3"), 2u);
-  EXPECT_EQ(occurrences(page, "<rect class=\"w0"), 2u * 4 * 8);
-  EXPECT_EQ(occurrences(page, "<rect class=\"w1"), 2u * 4 * 8);
+  EXPECT_EQ(count_of(page, "<svg"), 2u);
+  EXPECT_EQ(count_of(page, "<title>forward of micro-batch 7 in stage 3"), 2u);
+  EXPECT_EQ(count_of(page, "<rect class=\"w0"), 2u * 4 * 8);
+  EXPECT_EQ(count_of(page, "<rect class=\"w1"), 2u * 4 * 8);
   EXPECT_THAT(page, HasSubstr("<tr><td>rank 1</td><td>1</td><td>3</td><td>24 s</td>"));
   EXPECT_THAT(page, Not(HasSubstr("from 16 min")));
 }
@@ -54,19 +49,19 @@ TEST(PipelinePage, PlannedAloneHasOneChart) {
   const PipelineSchedule schedule = interleaved(2, 4, 2);
   const std::string page = pipeline_page(schedule, plan_timeline(schedule, {}));
   expect_well_formed(body_of(page));
-  EXPECT_EQ(occurrences(page, "<svg"), 1u);
+  EXPECT_EQ(count_of(page, "<svg"), 1u);
   EXPECT_THAT(page, Not(HasSubstr("easured")));
   EXPECT_THAT(page, HasSubstr("a later stage of the same rank"));
-  EXPECT_EQ(occurrences(page, "<rect class=\"w0 later\""), 2u * 4);
+  EXPECT_EQ(count_of(page, "<rect class=\"w0 later\""), 2u * 4);
   EXPECT_THAT(page, HasSubstr("<td>1, 3</td>"));
 }
 
 TEST(PipelinePage, DividedBackwardHasItsOwnColors) {
   const PipelineSchedule schedule = zero_bubble_h1(2, 4);
   const std::string page = pipeline_page(schedule, plan_timeline(schedule, {}));
-  EXPECT_EQ(occurrences(page, "<rect class=\"w1"), 0u);
-  EXPECT_EQ(occurrences(page, "<rect class=\"w2"), 2u * 4);
-  EXPECT_EQ(occurrences(page, "<rect class=\"w3"), 2u * 4);
+  EXPECT_EQ(count_of(page, "<rect class=\"w1"), 0u);
+  EXPECT_EQ(count_of(page, "<rect class=\"w2"), 2u * 4);
+  EXPECT_EQ(count_of(page, "<rect class=\"w3"), 2u * 4);
   EXPECT_THAT(page, HasSubstr("backward weight</span>"));
   EXPECT_THAT(page, Not(HasSubstr("later stage")));
 }
