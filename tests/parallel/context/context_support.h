@@ -73,7 +73,7 @@ inline Outcome train_divided(const Task& task, const Training& how, const Contex
     optimizer.zero_grad();
     at::Tensor sum = at::zeros({}, at::kDouble);
     for (int64_t part = 0; part < how.accumulate; ++part) {
-      const int64_t number = step * how.accumulate + part;
+      const int64_t number = how.batch_number(step, part);
       std::unique_ptr<DistributedDataParallel::NoSync> alone;
       if (!division.ddp || part + 1 < how.accumulate) alone.reset(new DistributedDataParallel::NoSync(ddp.no_sync()));
       const at::Tensor output = ddp.forward(tensor::cast_batch(task.batch(number), how.dtype));

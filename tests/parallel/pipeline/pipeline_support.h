@@ -14,17 +14,6 @@ using tensor::Task;
 
 constexpr int64_t batch_samples = 5;  ///< no number of micro-batches divides it
 
-struct StagedTraining {
-  int64_t steps = 20, accumulate = 1;
-  double max_norm = 0, dropout = 0;
-  std::vector<int> first_parts = {};
-  bool divide_backward = true;
-  at::ScalarType dtype = at::kDouble;
-  std::function<void(const Model&)> prepare = nullptr;  ///< called with the model before it is divided
-  std::optional<comm::Group> data = std::nullopt, tensor = std::nullopt;  ///< other axes of a mesh
-  std::optional<comm::Group> world = std::nullopt;                        ///< all ranks, if there are other axes
-};
-
 inline at::Tensor ids_of(int64_t number) {
   return drawn_ids(37, {batch_samples, 6}, static_cast<uint64_t>(number));
 }
@@ -44,6 +33,26 @@ inline double token_count(const std::vector<at::Tensor>& targets) {
   return targets[0].ne(-100).sum().item<double>();
 }
 
+/// The batches of a training, and the loss of their outputs.
+struct StagedBatches {
+  std::function<at::Tensor(int64_t number)> inputs = ids_of, targets = targets_of;
+  PipelineLoss loss = mean_token_loss;
+  std::function<double(const std::vector<at::Tensor>&)> weight = token_count;  ///< null: the number of samples
+};
+
+struct StagedTraining {
+  int64_t steps = 20, accumulate = 1;
+  double max_norm = 0, dropout = 0;
+  std::vector<int> first_parts = {};
+  bool divide_backward = true;
+  at::ScalarType dtype = at::kDouble;
+  bool one_batch = false;  ///< all steps train on the same batch, so that the loss falls
+  StagedBatches batches = {};
+  std::function<void(const Model&)> prepare = nullptr;  ///< called with the model before it is divided
+  std::optional<comm::Group> data = std::nullopt, tensor = std::nullopt;  ///< other axes of a mesh
+  std::optional<comm::Group> world = std::nullopt;                        ///< all ranks, if there are other axes
+};
+
 /// Trains with SGD. `backward` computes the gradients of a batch, times a factor, and returns its loss.
 inline void train(const StagedTraining& run, const std::vector<at::Tensor>& parameters,
                   const std::function<double(int64_t number, double factor)>& backward, Outcome& outcome) {
@@ -52,7 +61,7 @@ inline void train(const StagedTraining& run, const std::vector<at::Tensor>& para
     optimizer.zero_grad();
     double sum = 0;
     for (int64_t part = 0; part < run.accumulate; ++part)
-      sum += backward(step * run.accumulate + part, 1.0 / static_cast<double>(run.accumulate));
+      sum += backward(run.one_batch ? 0 : step * run.accumulate + part, 1.0 / static_cast<double>(run.accumulate));
     outcome.losses.push_back(sum);
     if (run.max_norm > 0) outcome.norms.push_back(optim::clip_grad_norm_(parameters, run.max_norm).item<double>());
     optimizer.step();
@@ -66,7 +75,8 @@ inline Outcome train_alone(const Task& task, const StagedTraining& run) {
   train(
       run, tensor::distinct_parameters(model),
       [&](int64_t number, double factor) {
-        const at::Tensor loss = mean_token_loss(model.forward(ids_of(number)), {targets_of(number)});
+        const at::Tensor output = model.forward(run.batches.inputs(number));
+        const at::Tensor loss = run.batches.loss(output, {run.batches.targets(number)});
         (loss * factor).backward();
         return loss.item<double>();
       },
@@ -97,8 +107,8 @@ inline Outcome train_on_rank(const Task& task, const StagedTraining& run, const 
   train(
       run, stages.parameters(),
       [&](int64_t number, double factor) {
-        return stages.step({ids_of(number)}, {targets_of(number)}, mean_token_loss,
-                           {.loss_factor = factor, .weight = token_count});
+        return stages.step({run.batches.inputs(number)}, {run.batches.targets(number)}, run.batches.loss,
+                           {.loss_factor = factor, .weight = run.batches.weight});
       },
       outcome);
   outcome.weights = comm::gather(stages.shards(), run.world.value_or(group));
