@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -146,18 +147,39 @@ inline void expect_alike(const Outcome& ranks, const Outcome& alone) {
   EXPECT_TRUE(ranks.accuracy == alone.accuracy || std::isnan(alone.accuracy));
 }
 
-/// Params: recipe – of the ranks, with a mesh
-inline void expect_ranks_train_alike(const MakeJob& make, Recipe recipe, const comm::Group& group) {
-  SCOPED_TRACE(recipe.mesh);
-  const Outcome ranks = outcome_of(make, recipe, &group);
-  recipe.mesh = "";
-  recipe.tensor_plan = "auto";
-  recipe.sequence_parallel = false;
-  recipe.context_method = "ring";
-  recipe.pipeline_schedule = "1f1b";
-  recipe.pipeline_stages = 1;
-  expect_alike(ranks, outcome_of(make, recipe, nullptr));
+/// The recipe without the keys that divide the model or its activations.
+inline Recipe undivided(Recipe recipe) {
+  const Recipe plain;
+  recipe.mesh = plain.mesh;
+  recipe.tensor_plan = plain.tensor_plan;
+  recipe.sequence_parallel = plain.sequence_parallel;
+  recipe.context_method = plain.context_method;
+  recipe.pipeline_schedule = plain.pipeline_schedule;
+  recipe.pipeline_stages = plain.pipeline_stages;
+  recipe.micro_batches = plain.micro_batches;
+  recipe.recompute = plain.recompute;
+  return recipe;
 }
+
+/// A job whose training on ranks is compared with that of one process, which trains once for each undivided recipe.
+class ComparedJob {
+ public:
+  explicit ComparedJob(MakeJob make) : make_(std::move(make)) {}
+
+  /// Params: recipe – of the ranks, with a mesh
+  void expect_alike_on(const comm::Group& group, const Recipe& recipe) {
+    SCOPED_TRACE(recipe.mesh);
+    const Outcome ranks = outcome_of(make_, recipe, &group);
+    const Recipe single = undivided(recipe);
+    auto [alone, is_new] = alone_.try_emplace(single.to_yaml());
+    if (is_new) alone->second = outcome_of(make_, single, nullptr);
+    expect_alike(ranks, alone->second);
+  }
+
+ private:
+  MakeJob make_;
+  std::map<std::string, Outcome> alone_;
+};
 
 /// Ranks 0 and 1, or ranks 2 and 3.
 inline comm::Group pair_of(const World& world) {

@@ -39,46 +39,48 @@ Job measured_job(const Recipe& recipe) {
 
 TEST(PipelineRanks, GiveWhatOneProcessGives) {
   run_processes(4, [](const World& world, const std::string&) {
-    const comm::Group pair = pair_of(world);
-    expect_ranks_train_alike(language_job(0), divided_recipe("pipeline: 2"), pair);
-    expect_ranks_train_alike(classifier_job(), divided_recipe("pipeline: 2"), pair);
-    expect_ranks_train_alike(language_job(0), divided_recipe("pipeline: 4"), world);
-    // The last batch of an epoch has one text, so the second pipeline has none.
-    expect_ranks_train_alike(language_job(0), divided_recipe("data: 2, pipeline: 2"), world);
-    expect_ranks_train_alike(classifier_job(), divided_recipe("data: 2, pipeline: 2"), world);
-    expect_ranks_train_alike(language_job(0), divided_recipe("pipeline: 2, tensor: 2"), world);
-    expect_ranks_train_alike(classifier_job(), divided_recipe("pipeline: 2, tensor: 2"), world);
+    ComparedJob language(language_job(0)), classes(classifier_job());
+    ComparedJob& of_pair = world.rank() < 2 ? language : classes;
+    of_pair.expect_alike_on(pair_of(world), divided_recipe("pipeline: 2"));
+    language.expect_alike_on(world, divided_recipe("pipeline: 4"));
+    for (ComparedJob* job : {&language, &classes}) {
+      // The last batch of an epoch has one text, so the second pipeline has none.
+      job->expect_alike_on(world, divided_recipe("data: 2, pipeline: 2"));
+      job->expect_alike_on(world, divided_recipe("pipeline: 2, tensor: 2"));
+    }
   });
 }
 
 TEST(PipelineRanks, WithEachSchedule) {
   run_processes(2, [](const World& world, const std::string& folder) {
+    ComparedJob language(language_job(0));
     for (const char* schedule : {"gpipe", "interleaved", "zero_bubble"})
-      expect_ranks_train_alike(language_job(0), with_schedule("pipeline: 2", schedule), world);
+      language.expect_alike_on(world, with_schedule("pipeline: 2", schedule));
     const std::string path = folder + "/own.schedule";
     if (world.rank() == 0) parallel::write_schedule(parallel::gpipe(2, 3), path);
     comm::barrier(world);
-    expect_ranks_train_alike(language_job(0), with_schedule("pipeline: 2", path), world);
+    language.expect_alike_on(world, with_schedule("pipeline: 2", path));
     Recipe recipe = divided_recipe("pipeline: 2");
     recipe.micro_batches = 1;
-    expect_ranks_train_alike(language_job(0), recipe, world);
+    language.expect_alike_on(world, recipe);
   });
 }
 
 TEST(PipelineRanks, WithOtherKeys) {
   run_processes(2, [](const World& world, const std::string&) {
+    ComparedJob language(language_job(0));
     Recipe recipe = divided_recipe("pipeline: 2");
     recipe.recompute = "blocks";
-    expect_ranks_train_alike(language_job(0), recipe, world);
+    language.expect_alike_on(world, recipe);
     recipe = divided_recipe("pipeline: 2");
     recipe.ema_decay = 0.9;
     recipe.on_nan = "skip";
-    expect_ranks_train_alike(language_job(0), recipe, world);
+    language.expect_alike_on(world, recipe);
     recipe = divided_recipe("pipeline: 2");
     recipe.max_grad_norm = 0;
     recipe.max_grad_value = 0.01;
     recipe.gradient_accumulation_steps = 1;
-    expect_ranks_train_alike(classifier_job(), recipe, world);
+    ComparedJob(classifier_job()).expect_alike_on(world, recipe);
   });
 }
 
