@@ -8,6 +8,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/train/recipe/rank_keys.h"
+#include "bellows/train/recipe/recipe_error.h"
 
 namespace bellows::train {
 
@@ -70,24 +71,23 @@ int micro_batches_of(const Recipe& recipe, int ranks) {
     count = std::min(micro_batches_per_rank * ranks, samples);
     if (recipe.pipeline_schedule == "interleaved") count -= count % ranks;
   }
-  TORCH_CHECK_VALUE(count > 0, "train: each pipeline has ", samples, samples == 1 ? " sample" : " samples",
-                    " per batch, which is too few for pipeline_schedule = ", recipe.pipeline_schedule, " on ", ranks,
-                    " ranks. Increase batch_size, or use fewer ranks.");
-  TORCH_CHECK_VALUE(count <= samples, "train: micro_batches = ", count,
-                    " needs as many samples, but each pipeline has ", samples,
-                    " per batch. Increase batch_size, or set micro_batches to at most ", samples, ".");
+  check_recipe(count > 0, "train: each pipeline has ", samples, samples == 1 ? " sample" : " samples",
+               " per batch, which is too few for pipeline_schedule = ", recipe.pipeline_schedule, " on ", ranks,
+               " ranks. Increase batch_size, or use fewer ranks.");
+  check_recipe(count <= samples, "train: micro_batches = ", count, " needs as many samples, but each pipeline has ",
+               samples, " per batch. Increase batch_size, or set micro_batches to at most ", samples, ".");
   return static_cast<int>(count);
 }
 
 parallel::PipelineSchedule schedule_from_file(const Recipe& recipe, int ranks) {
   parallel::PipelineSchedule schedule = parallel::read_schedule(recipe.pipeline_schedule);
-  TORCH_CHECK_VALUE(static_cast<int>(schedule.ranks.size()) == ranks,
-                    "train: pipeline_schedule = ", recipe.pipeline_schedule, " is a schedule for ",
-                    schedule.ranks.size(), " ranks, but mesh = ", recipe.mesh, " has ", ranks, ". Change one of them.");
-  TORCH_CHECK_VALUE(recipe.micro_batches == 0 || recipe.micro_batches == schedule.micro_batches,
-                    "train: pipeline_schedule = ", recipe.pipeline_schedule, " is a schedule for ",
-                    schedule.micro_batches, " micro-batches, but micro_batches = ", recipe.micro_batches,
-                    ". Set micro_batches: 0 to use the number of the file.");
+  check_recipe(static_cast<int>(schedule.ranks.size()) == ranks,
+               "train: pipeline_schedule = ", recipe.pipeline_schedule, " is a schedule for ", schedule.ranks.size(),
+               " ranks, but mesh = ", recipe.mesh, " has ", ranks, ". Change one of them.");
+  check_recipe(recipe.micro_batches == 0 || recipe.micro_batches == schedule.micro_batches,
+               "train: pipeline_schedule = ", recipe.pipeline_schedule, " is a schedule for ", schedule.micro_batches,
+               " micro-batches, but micro_batches = ", recipe.micro_batches,
+               ". Set micro_batches: 0 to use the number of the file.");
   return schedule;
 }
 

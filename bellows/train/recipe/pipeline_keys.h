@@ -14,8 +14,8 @@ int pipeline_ranks(const Recipe& recipe);
 /// a step has four micro-batches per rank of the pipeline, or one per sample if the batch has fewer samples. The schedule
 /// interleaved rounds this number down to a multiple of the ranks. With four micro-batches per rank, and stages that take
 /// equal time, the bubble is at most a fifth of a step.
-/// Throws: c10::ValueError if the batch of a pipeline has too few samples, if a file cannot be read, or if the file is
-///         for other numbers of ranks or micro-batches
+/// Throws: RecipeError if the batch of a pipeline has too few samples, or if a file is for other numbers of ranks or
+///         micro-batches. c10::ValueError if the file cannot be read
 parallel::PipelineSchedule pipeline_schedule(const Recipe& recipe);
 
 /// Checks the keys of pipeline parallelism, and their combinations with other keys.

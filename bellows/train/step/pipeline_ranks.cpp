@@ -202,10 +202,10 @@ void PipelineRanks::check(const Job& job) {
                  "pipeline, or use another model.");
   }
   const int stages = schedule_of(job).stages();
-  TORCH_CHECK_VALUE(static_cast<int>(parts) >= stages, "train: mesh = ", job.recipe.mesh, " cannot divide ", parts,
-                    " parts into ", stages, " stages. The parts of the model \"", job.model.name(),
-                    "\" are its embeddings, each of its layers, and its head. Use fewer ranks on the axis pipeline, or "
-                    "fewer pipeline_stages.");
+  check_recipe(static_cast<int>(parts) >= stages, "train: mesh = ", job.recipe.mesh, " cannot divide ", parts,
+               " parts into ", stages, " stages. The parts of the model \"", job.model.name(),
+               "\" are its embeddings, each of its layers, and its head. Use fewer ranks on the axis pipeline, or "
+               "fewer pipeline_stages.");
 }
 
 PipelineRanks::PipelineRanks(const Job& job, const comm::Mesh& mesh, const TensorRanks* tensor)

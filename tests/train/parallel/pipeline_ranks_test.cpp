@@ -9,6 +9,7 @@
 #include "bellows/parallel/pipeline/schedule.h"
 #include "bellows/train/recipe/pipeline_keys.h"
 #include "bellows/train/recipe/rank_keys.h"
+#include "bellows/train/recipe/recipe_error.h"
 #include "bellows/train/run/rank_changes.h"
 #include "bellows/train/step/pipeline_ranks.h"
 #include "tests/train/parallel/divided_ranks.h"
@@ -256,6 +257,19 @@ TEST(PipelineRanks, JobsThatCannotBeDividedAreRefused) {
   parallel::write_schedule(parallel::gpipe(4, 4), path);
   EXPECT_THAT(error_with([&](Recipe& recipe) { recipe.pipeline_schedule = path; }),
               HasSubstr("is a schedule for 4 ranks, but mesh = pipeline: 2 has 2"));
+}
+
+// The command exits with code 2 for these errors, as for other usage errors.
+TEST(PipelineRanks, KeysThatDoNotFitAreRecipeErrors) {
+  Recipe recipe = divided_recipe("pipeline: 2");
+  recipe.micro_batches = 7;
+  EXPECT_THROW(pipeline_schedule(recipe), RecipeError);
+  recipe = divided_recipe("pipeline: 2");
+  const TemporaryFolder folder;
+  recipe.pipeline_schedule = folder.path() + "/table";
+  parallel::write_schedule(parallel::gpipe(4, 4), recipe.pipeline_schedule);
+  EXPECT_THROW(pipeline_schedule(recipe), RecipeError);
+  EXPECT_THROW(PipelineRanks::check(language_job(0)(divided_recipe("pipeline: 6"))), RecipeError);
 }
 
 TEST(PipelineRanks, JobsNeedALossOfOutputsAndParametersOfAllStages) {
