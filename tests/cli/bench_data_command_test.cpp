@@ -8,6 +8,7 @@
 
 #include "bellows/io/images/image.h"
 #include "bellows/system/file.h"
+#include "forked.h"
 #include "process.h"
 
 namespace bellows::cli {
@@ -84,7 +85,7 @@ TEST(BenchData, PipesAreRefusedAtOnce) {
 }
 
 TEST(BenchData, WrongUseExitsWith2AndBadDataWith1) {
-  EXPECT_EQ(run_bellows({"bench-data"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"bench-data"}).exit_code, 2);
   const Outcome threads = run_bellows({"bench-data", digits(), "--threads", "many"});
   EXPECT_EQ(threads.exit_code, 2);
   EXPECT_THAT(threads.err, HasSubstr("a number up to 1024, or auto"));

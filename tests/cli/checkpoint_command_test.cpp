@@ -7,6 +7,7 @@
 
 #include "bellows/checkpoint/folder.h"
 #include "bellows/io/tensors/safetensors.h"
+#include "tests/cli/forked.h"
 #include "tests/cli/process.h"
 
 namespace bellows::cli {
@@ -54,8 +55,8 @@ TEST(CheckpointCommand, ExportsTheWeights) {
 
 TEST(CheckpointCommand, WrongUseAndWhatIsNoCheckpoint) {
   const Scratch scratch;
-  EXPECT_EQ(run_bellows({"checkpoint"}).exit_code, 2);
-  EXPECT_EQ(run_bellows({"checkpoint", "export", scratch.path()}).exit_code, 2);
+  EXPECT_EQ(run_forked({"checkpoint"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"checkpoint", "export", scratch.path()}).exit_code, 2);
   const Outcome empty = run_bellows({"checkpoint", "info", scratch.path()});
   EXPECT_EQ(empty.exit_code, 1);
   EXPECT_THAT(empty.err, AllOf(HasSubstr("has no index.json"), HasSubstr(scratch.path())));

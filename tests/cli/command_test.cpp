@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "forked.h"
 #include "process.h"
 
 namespace bellows::cli {
@@ -67,7 +68,7 @@ TEST(Command, HelpHasAnExampleAndFits80Columns) {
                                              {"cache", "export", "--help"},
                                              {"cache", "import", "--help"},
                                              {"doctor", "--help"}}) {
-    const Outcome outcome = run_bellows(arguments);
+    const Outcome outcome = run_forked(arguments);
     EXPECT_EQ(outcome.exit_code, 0);
     EXPECT_THAT(outcome.out, HasSubstr("Example")) << arguments[0];
     EXPECT_THAT(outcome.out, HasSubstr("  bellows "));
@@ -77,15 +78,15 @@ TEST(Command, HelpHasAnExampleAndFits80Columns) {
 }
 
 TEST(Command, HelpNamesGroupsAndDefaults) {
-  const std::string ladder = run_bellows({"ladder", "--help"}).out;
+  const std::string ladder = run_forked({"ladder", "--help"}).out;
   for (const char* words : {"\nData and model:\n", "\nMeasurement:\n", "\nOutput:\n", "\nGeneral:\n",
                             "[default: from the recipe, otherwise 0.97]", "[default: 30]", "-h, --help"}) {
     EXPECT_THAT(ladder, HasSubstr(words));
   }
-  EXPECT_THAT(run_bellows({"launch", "--help"}).out,
+  EXPECT_THAT(run_forked({"launch", "--help"}).out,
               ::testing::AllOf(HasSubstr("Usage: bellows launch [OPTIONS] -- COMMAND...\n"), HasSubstr("[required]")));
-  EXPECT_THAT(run_bellows({"predict", "--help"}).out, HasSubstr("Usage: bellows predict [OPTIONS] [FILES...]\n"));
-  EXPECT_THAT(run_bellows({"select", "--help"}).out,
+  EXPECT_THAT(run_forked({"predict", "--help"}).out, HasSubstr("Usage: bellows predict [OPTIONS] [FILES...]\n"));
+  EXPECT_THAT(run_forked({"select", "--help"}).out,
               ::testing::AllOf(HasSubstr("(exactly one of these):\n  --keep SHARE"), Not(HasSubstr("Option Group"))));
 }
 
@@ -123,26 +124,26 @@ TEST(Command, WrongUseExitsWith2) {
   EXPECT_EQ(flag.exit_code, 2);
   EXPECT_THAT(flag.err, HasSubstr("--recepie"));
   EXPECT_THAT(flag.err, HasSubstr("bellows train --help"));
-  EXPECT_EQ(run_bellows({"ladder", "--data", digits(), "--target-accuracy", "97"}).exit_code, 2);
-  EXPECT_EQ(run_bellows({"ladder", "--data", digits(), "--target-accuracy", "much"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"ladder", "--data", digits(), "--target-accuracy", "97"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"ladder", "--data", digits(), "--target-accuracy", "much"}).exit_code, 2);
   for (const char* seconds : {"0", "-1", "nan", "inf"}) {
-    EXPECT_EQ(run_bellows({"ladder", "--data", digits(), "--max-seconds", seconds}).exit_code, 2) << seconds;
+    EXPECT_EQ(run_forked({"ladder", "--data", digits(), "--max-seconds", seconds}).exit_code, 2) << seconds;
   }
-  EXPECT_EQ(run_bellows({"ladder", "--data", digits(), "--max-epochs", "0"}).exit_code, 2);
-  EXPECT_EQ(run_bellows({"ladder", "--data", digits(), "--html", "-"}).exit_code, 2);
-  EXPECT_EQ(run_bellows({"ladder", "--data", digits(), "--html", "x", "--json", "./x"}).exit_code, 2);
-  EXPECT_EQ(run_bellows({"ladder", "--list", "--json"}).exit_code, 2);
-  EXPECT_EQ(run_bellows({"ladder", "--list", "--html", "x"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"ladder", "--data", digits(), "--max-epochs", "0"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"ladder", "--data", digits(), "--html", "-"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"ladder", "--data", digits(), "--html", "x", "--json", "./x"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"ladder", "--list", "--json"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"ladder", "--list", "--html", "x"}).exit_code, 2);
   const Outcome resume = run_bellows({"train", "--data", digits(), "--resume"});
   EXPECT_EQ(resume.exit_code, 2);
   EXPECT_THAT(resume.err, HasSubstr("--out"));
-  EXPECT_EQ(run_bellows({"ladder"}).exit_code, 2);
-  EXPECT_EQ(run_bellows({"train"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"ladder"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"train"}).exit_code, 2);
 }
 
 TEST(Command, WrongOptionsAreExplained) {
   const auto problem = [](const std::vector<std::string>& arguments) {
-    const Outcome outcome = run_bellows(arguments);
+    const Outcome outcome = run_forked(arguments);
     EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
     return outcome.err;
   };
@@ -252,12 +253,12 @@ TEST(Command, WhatWasTypedWrongIsWrongUse) {
                                                 {"--recipe", "/dev/null"}}) {
     std::vector<std::string> arguments = {"train", "--data", "data/digits"};
     arguments.insert(arguments.end(), wrong.begin(), wrong.end());
-    const Outcome outcome = run_bellows(arguments);
+    const Outcome outcome = run_forked(arguments);
     EXPECT_EQ(outcome.exit_code, 2) << wrong[1] << "\n" << outcome.err;
     EXPECT_THAT(outcome.err, Not(HasSubstr("recipe: recipe"))) << wrong[1];
   }
   for (const char* share : {"nan", "0", "97", "-1"}) {
-    EXPECT_EQ(run_bellows({"ladder", "--data", "data/digits", "--target-accuracy", share}).exit_code, 2) << share;
+    EXPECT_EQ(run_forked({"ladder", "--data", "data/digits", "--target-accuracy", share}).exit_code, 2) << share;
   }
 }
 

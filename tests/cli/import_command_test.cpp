@@ -8,6 +8,7 @@
 #include "bellows/system/file.h"
 #include "bellows/train/recipe/recipe.h"
 #include "failure.h"
+#include "forked.h"
 #include "process.h"
 
 namespace bellows::cli {
@@ -27,7 +28,7 @@ constexpr const char* ds_config = R"({
 
 void expect_import_failure(std::vector<std::string> arguments, const std::string& words) {
   arguments.insert(arguments.begin(), "import");
-  expect_failure(run_bellows(arguments), 2, words);
+  expect_failure(run_forked(arguments), 2, words);
 }
 
 }  // namespace
@@ -85,7 +86,7 @@ TEST(ImportCommand, ExplainsWrongUse) {
   expect_import_failure({folder / "bad.json", "--out", folder / "r.yaml"},
                         "bad.json: train_batch_size: expected an integer, found \"many\".");
   EXPECT_FALSE(std::filesystem::exists(folder / "r.yaml"));
-  EXPECT_EQ(run_bellows({"import"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"import"}).exit_code, 2);
 }
 
 }  // namespace bellows::cli

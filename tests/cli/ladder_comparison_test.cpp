@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "forked.h"
 #include "process.h"
 #include "tests/cli/output_width.h"
 
@@ -91,7 +92,7 @@ TEST(LadderComparison, OptionsMustFitTogether) {
   write_text(folder / "bad.yaml", "compil: step\n");
   const auto message = [&](std::vector<std::string> options) {
     options.insert(options.begin(), {"ladder", "--data", digits(), "--quick"});
-    const Outcome outcome = run_bellows(options);
+    const Outcome outcome = run_forked(options);
     EXPECT_EQ(outcome.exit_code, 2) << outcome.out << outcome.err;
     return outcome.err;
   };

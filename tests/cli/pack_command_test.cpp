@@ -12,6 +12,7 @@
 #include "bellows/core/seed.h"
 #include "bellows/system/file.h"
 #include "failure.h"
+#include "forked.h"
 #include "process.h"
 #include "tests/support/slow_tests.h"
 
@@ -94,33 +95,33 @@ TEST(PackCommand, ConvertsAndSaysSo) {
 TEST(PackCommand, WrongUseAndFailuresAreNamed) {
   const Scratch folder;
   const std::string out = folder / "out";
-  expect_failure(run_bellows({"pack", digits()}), 2, "DST");
-  expect_failure(run_bellows({"pack", digits(), out, "--format", "webdatset"}), 2, "Did you mean \"webdataset\"?");
-  expect_failure(run_bellows({"pack", digits(), out, "--resize", "big"}), 2, "--resize: expected the shorter side");
-  expect_failure(run_bellows({"pack", digits(), out, "--encode", "jpg:0"}), 2, "quality from 1 to 100");
-  expect_failure(run_bellows({"pack", digits(), out, "--shard-size", "many"}), 2, "--shard-size");
+  expect_failure(run_forked({"pack", digits()}), 2, "DST");
+  expect_failure(run_forked({"pack", digits(), out, "--format", "webdatset"}), 2, "Did you mean \"webdataset\"?");
+  expect_failure(run_forked({"pack", digits(), out, "--resize", "big"}), 2, "--resize: expected the shorter side");
+  expect_failure(run_forked({"pack", digits(), out, "--encode", "jpg:0"}), 2, "quality from 1 to 100");
+  expect_failure(run_forked({"pack", digits(), out, "--shard-size", "many"}), 2, "--shard-size");
   expect_failure(run_bellows({"pack", "/nowhere/digits", out}), 1, "/nowhere/digits");
   for (const char* size : {"0", "0MB", "2000000TB"})
-    expect_failure(run_bellows({"pack", digits(), out, "--shard-size", size}), 2,
+    expect_failure(run_forked({"pack", digits(), out, "--shard-size", size}), 2,
                    "--shard-size: expected a size from 1 byte");
-  expect_failure(run_bellows({"pack", digits(), out, "--shard-size=-5MB"}), 2, "--shard-size");
-  expect_failure(run_bellows({"pack", digits(), out, "--shard-size", "-5"}), 2,
+  expect_failure(run_forked({"pack", digits(), out, "--shard-size=-5MB"}), 2, "--shard-size");
+  expect_failure(run_forked({"pack", digits(), out, "--shard-size", "-5"}), 2,
                  "--shard-size: expected a size from 1 byte");
-  expect_failure(run_bellows({"pack", digits(), out, "--shard-samples", "0"}), 2, "--shard-samples");
+  expect_failure(run_forked({"pack", digits(), out, "--shard-samples", "0"}), 2, "--shard-samples");
   expect_failure(run_bellows({"pack", digits(), out}), 1,
                  "has several splits: test, train. Choose one with the option --split");
   EXPECT_THAT(run_bellows({"pack", digits(), out}).err, Not(HasSubstr("open(")));
-  EXPECT_THAT(run_bellows({"pack", "--help"}).out, HasSubstr("[default: keep]"));
+  EXPECT_THAT(run_forked({"pack", "--help"}).out, HasSubstr("[default: keep]"));
   expect_failure(run_bellows({"pack", digits(), "/proc/out", "--split", "test"}), 1, "/proc/out");
   std::ofstream(folder / "taken.pack") << "mine";
-  expect_failure(run_bellows({"pack", digits(), folder / "taken.pack", "--format", "tfrecord"}), 2,
+  expect_failure(run_forked({"pack", digits(), folder / "taken.pack", "--format", "tfrecord"}), 2,
                  "is a file. Expected a folder");
-  expect_failure(run_bellows({"pack", digits(), folder / "taken.pack", "--format", "mds"}), 2,
+  expect_failure(run_forked({"pack", digits(), folder / "taken.pack", "--format", "mds"}), 2,
                  "is a file. Expected a folder");
-  expect_failure(run_bellows({"pack", digits(), folder / "taken.pack/b.pack"}), 2,
+  expect_failure(run_forked({"pack", digits(), folder / "taken.pack/b.pack"}), 2,
                  "taken.pack is a file. Expected a folder");
-  expect_failure(run_bellows({"pack", folder / "", folder / "b"}), 2, "is inside SRC");
-  expect_failure(run_bellows({"pack", folder / "", folder / "b.tar"}), 2, "is inside SRC");
+  expect_failure(run_forked({"pack", folder / "", folder / "b"}), 2, "is inside SRC");
+  expect_failure(run_forked({"pack", folder / "", folder / "b.tar"}), 2, "is inside SRC");
   expect_failure(run_bellows({"pack", digits(), folder / "taken.pack", "--split", "test"}), 1, "already exists");
   expect_failure(run_bellows({"pack", digits(), out, "--split", "test", "--select", "/nowhere/s.json"}), 1,
                  "/nowhere/s.json");
@@ -130,7 +131,7 @@ TEST(PackCommand, WrongUseAndFailuresAreNamed) {
 TEST(PackCommand, SuffixesThatAreNotWrittenAreWrongUse) {
   const Scratch folder;
   for (const char* name : {"x.tar.gz", "x.zip", "x.mds", "z.parquet"})
-    expect_failure(run_bellows({"pack", digits(), folder / name, "--split", "test"}), 2, "no output format uses .");
+    expect_failure(run_forked({"pack", digits(), folder / name, "--split", "test"}), 2, "no output format uses .");
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 

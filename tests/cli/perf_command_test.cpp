@@ -8,6 +8,7 @@
 #include "bellows/system/file.h"
 #include "cli/deploy/load_levels.h"
 #include "cli/options.h"
+#include "forked.h"
 #include "process.h"
 #include "trained_folder.h"
 
@@ -81,12 +82,12 @@ TEST_F(MeasuredDigits, PrintsATableAndDrawsAChart) {
 }
 
 TEST(PerfCommand, RejectsWrongArguments) {
-  EXPECT_EQ(run_bellows({"perf"}).exit_code, 2);
-  EXPECT_EQ(run_bellows({"perf", "x", "--concurrency", "0"}).exit_code, 2);
-  EXPECT_EQ(run_bellows({"perf", "x", "--concurrency", "1", "--rate", "2"}).exit_code, 2);
-  EXPECT_EQ(run_bellows({"perf", "x", "--shape", "x"}).exit_code, 2);
-  EXPECT_EQ(run_bellows({"perf", "x", "--header", "x"}).exit_code, 2);
-  EXPECT_EQ(run_bellows({"perf", "x", "--arrivals", "bursts"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"perf"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"perf", "x", "--concurrency", "0"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"perf", "x", "--concurrency", "1", "--rate", "2"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"perf", "x", "--shape", "x"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"perf", "x", "--header", "x"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"perf", "x", "--arrivals", "bursts"}).exit_code, 2);
   const Outcome absent = run_bellows({"perf", "x", "--url", "127.0.0.1:1"});
   EXPECT_EQ(absent.exit_code, 1);
   EXPECT_THAT(absent.err, HasSubstr("no server answers at 127.0.0.1:1"));

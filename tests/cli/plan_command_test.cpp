@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "failure.h"
+#include "forked.h"
 #include "output_width.h"
 #include "process.h"
 
@@ -25,7 +26,7 @@ std::string whole_file(const std::string& path) {
 
 void expect_plan_failure(std::vector<std::string> arguments, int exit_code, const std::string& words) {
   arguments.insert(arguments.begin(), "plan");
-  expect_failure(run_bellows(arguments), exit_code, words);
+  expect_failure(exit_code == 2 ? run_forked(arguments) : run_bellows(arguments), exit_code, words);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "bellows/io/bytes.h"
 #include "bellows/system/file.h"
 #include "failure.h"
+#include "forked.h"
 #include "process.h"
 #include "trained_folder.h"
 
@@ -118,7 +119,7 @@ TEST_F(TrainedDigits, WeightsThatDoNotFitGiveTheSameResults) {
 TEST_F(TrainedDigits, ProblemsOfWeightMemoryAreNamed) {
   const auto expect_usage = [&](std::vector<std::string> options, const std::string& words) {
     options.insert(options.begin(), {"evaluate", "--run", run()});
-    expect_failure(run_bellows(options), 2, words);
+    expect_failure(run_forked(options), 2, words);
   };
   expect_usage({"--weight-memory", "1MB"}, "Pass --offload-folder");
   expect_usage({"--offload-folder", path("offloaded")}, "--offload-folder is only used with --weight-memory");
@@ -179,7 +180,7 @@ TEST_F(TrainedDigits, PredictReportsBadFilesAndContinues) {
 TEST_F(TrainedDigits, ProblemsAreNamed) {
   const auto evaluate = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "evaluate");
-    return run_bellows(arguments);
+    return run_forked(arguments);
   };
   expect_failure(evaluate({}), 2, "Pass --run, or --recipe (or --model) together with --weights");
   expect_failure(evaluate({"--run", run(), "--weights", "w.pt"}), 2, "--weights cannot be combined with --run");
@@ -191,10 +192,10 @@ TEST_F(TrainedDigits, ProblemsAreNamed) {
   expect_failure(evaluate({"--run", run(), "--set", "num_classes=12"}), 1, "does not fit the model \"mlp\"");
   expect_failure(evaluate({"--recipe", run() + "/recipe.yaml", "--weights", "/nowhere.pt"}), 1,
                  "--weights: /nowhere.pt");
-  expect_failure(run_bellows({"predict", "--run", run()}), 2, "Name FILES, or pass --data or --split");
-  expect_failure(run_bellows({"predict", "--run", run(), "x.png", "--split", "test"}), 2,
+  expect_failure(run_forked({"predict", "--run", run()}), 2, "Name FILES, or pass --data or --split");
+  expect_failure(run_forked({"predict", "--run", run(), "x.png", "--split", "test"}), 2,
                  "FILES cannot be combined with --data or --split");
-  expect_failure(run_bellows({"predict", "--run", run(), "x.png", "--top", "0"}), 2, "--top");
+  expect_failure(run_forked({"predict", "--run", run(), "x.png", "--top", "0"}), 2, "--top");
 }
 
 TEST(PredictCommand, StopsWhileItReadsAPipe) {

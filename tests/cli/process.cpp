@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 
@@ -32,7 +33,13 @@ void exec_bellows(const Launch& launch) {
   for (const std::string& word : launch.prefix) argv.push_back(strdup(word.c_str()));
   argv.push_back(strdup(BELLOWS_BIN_DIR "/bellows"));
   for (const std::string& argument : launch.arguments) argv.push_back(strdup(argument.c_str()));
+  const int argc = static_cast<int>(argv.size());
   argv.push_back(nullptr);
+  if (launch.copy) {
+    const int exit_code = launch.copy(argc, argv.data());
+    std::fflush(nullptr);
+    _exit(exit_code);
+  }
   execvp(argv[0], argv.data());
   _exit(127);
 }
@@ -52,6 +59,7 @@ bool read_some(int& fd, std::string& text) {
 }  // namespace
 
 Process::Process(const Launch& launch) {
+  std::fflush(nullptr);  // a copy of this process must not write the buffers, too
   if (launch.terminal) {
     winsize size{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
     pid_ = forkpty(&out_, nullptr, nullptr, &size);

@@ -25,9 +25,10 @@ struct Launch {
   std::string folder;                    ///< working folder; the repository when empty
   std::vector<std::string> prefix;       ///< a command that starts the binary: "ip", "netns", "exec", …
   uint64_t file_limit = 0;               ///< bytes that a file may have (RLIMIT_FSIZE); 0: as many as it likes
+  int (*copy)(int argc, char** argv) = nullptr;  ///< called in a copy of this process, instead of the binary
 };
 
-/// The real binary as a child. Ends it when destroyed.
+/// The real binary as a child, unless Launch::copy is set. Ends it when destroyed.
 class Process {
  public:
   explicit Process(const Launch& launch);

@@ -6,6 +6,7 @@
 
 #include "bellows/system/file.h"
 #include "failure.h"
+#include "forked.h"
 #include "process.h"
 
 namespace bellows::cli {
@@ -16,7 +17,7 @@ using ::testing::HasSubstr;
 
 void expect_schedule_failure(std::vector<std::string> arguments, const std::string& message) {
   arguments.insert(arguments.begin(), "schedule");
-  const Outcome outcome = run_bellows(arguments);
+  const Outcome outcome = run_forked(arguments);
   expect_failure(outcome, 2, message);
   EXPECT_EQ(outcome.out, "");
 }
@@ -77,7 +78,7 @@ TEST(ScheduleCommand, ExplainsWrongUse) {
                                        "rank 1: F1.0 B1.0\n";
   expect_schedule_failure({folder / "own.txt"}, "own.txt: schedule s: rank 0 waits forever before B0.0");
   expect_schedule_failure({folder / "own.txt", "--ranks", "2"}, "--ranks and --micro-batches apply to gpipe");
-  EXPECT_EQ(run_bellows({"schedule"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"schedule"}).exit_code, 2);
 }
 
 }  // namespace bellows::cli

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/system/file.h"
+#include "forked.h"
 #include "process.h"
 
 namespace bellows::cli {
@@ -19,7 +20,7 @@ void expect_select_failure(std::vector<std::string> arguments, int exit_code, co
   const Scratch folder;
   arguments.insert(arguments.begin(), "select");
   arguments.insert(arguments.end(), {"--out", folder / "subset.json"});
-  const Outcome outcome = run_bellows(arguments);
+  const Outcome outcome = exit_code == 2 ? run_forked(arguments) : run_bellows(arguments);
   EXPECT_EQ(outcome.exit_code, exit_code) << outcome.out << outcome.err;
   EXPECT_THAT(outcome.err, AllOf(HasSubstr(words), Not(HasSubstr(".cpp")), Not(HasSubstr("({"))));
   EXPECT_FALSE(std::filesystem::exists(folder / "subset.json"));

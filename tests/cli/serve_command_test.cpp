@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "forked.h"
 #include "process.h"
 #include "tests/serve/raw_client.h"
 #include "trained_folder.h"
@@ -130,7 +131,7 @@ TEST_F(ServedDigits, RefusesOtherMachinesWithoutTokens) {
       run_bellows({"serve", "--model-repository", repository(), "--port", "0", "--trace-file", path("none/trace")});
   EXPECT_EQ(trace.exit_code, 1);
   EXPECT_THAT(trace.err, HasSubstr("cannot write traces"));
-  EXPECT_EQ(run_bellows({"serve", "--model-repository", repository(), "--trace-rate", "-1"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"serve", "--model-repository", repository(), "--trace-rate", "-1"}).exit_code, 2);
 }
 
 TEST_F(ServedDigits, RejectsWrongArguments) {
@@ -140,8 +141,8 @@ TEST_F(ServedDigits, RejectsWrongArguments) {
   const Outcome address = run_bellows({"serve", "--model-repository", repository(), "--address", "example"});
   EXPECT_EQ(address.exit_code, 1);
   EXPECT_THAT(address.err, HasSubstr("--address must be an IP address"));
-  EXPECT_EQ(run_bellows({"serve"}).exit_code, 2);
-  EXPECT_EQ(run_bellows({"serve", "--model-repository", repository(), "--port", "70000"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"serve"}).exit_code, 2);
+  EXPECT_EQ(run_forked({"serve", "--model-repository", repository(), "--port", "70000"}).exit_code, 2);
 }
 
 }  // namespace bellows::cli

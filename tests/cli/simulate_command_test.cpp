@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "failure.h"
+#include "forked.h"
 #include "output_width.h"
 #include "process.h"
 
@@ -70,7 +71,7 @@ TEST(SimulateCommand, MeasuresThisMachine) {
 
 TEST(SimulateCommand, NamesWrongArguments) {
   const auto expect_usage = [](const std::vector<std::string>& arguments, const char* words) {
-    expect_failure(run_bellows(arguments), 2, words);
+    expect_failure(run_forked(arguments), 2, words);
   };
   expect_usage({"simulate"}, "the model is missing");
   expect_usage({"simulate", "gpt2"}, "exactly one of --mesh and --ranks");

@@ -9,6 +9,7 @@
 
 #include "bellows/train/recipe/recipe.h"
 #include "failure.h"
+#include "forked.h"
 #include "process.h"
 
 namespace bellows::cli {
@@ -64,7 +65,7 @@ TEST(TrainCommand, PathsThatAreNotUtf8Resume) {
 
 TEST(TrainCommand, RefusesBeforeTrainingWhatTheLoaderOrATensorCannotHold) {
   for (const std::string item : {"prefetch=0", "max_grad_value=1e300", "lr=1e300"}) {
-    const Outcome outcome = run_bellows({"train", "--data", digits(), "--model", "mlp", "--set", item});
+    const Outcome outcome = run_forked({"train", "--data", digits(), "--model", "mlp", "--set", item});
     EXPECT_EQ(outcome.exit_code, 2) << item << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr(item.substr(0, item.find('='))));
   }
@@ -73,19 +74,18 @@ TEST(TrainCommand, RefusesBeforeTrainingWhatTheLoaderOrATensorCannotHold) {
 TEST(TrainCommand, UnknownRecipeKeyNamesTheNearest) {
   const Scratch folder;
   std::ofstream(folder / "r.yaml") << "epochs: 1\nbatchsize: 32\n";
-  expect_failure(run_bellows({"train", "--recipe", folder / "r.yaml", "--data", digits()}), 2,
+  expect_failure(run_forked({"train", "--recipe", folder / "r.yaml", "--data", digits()}), 2,
                  "Did you mean \"batch_size\"?");
-  expect_failure(run_bellows({"train", "--data", digits(), "--set", "batchsize=32"}), 2,
-                 "Did you mean \"batch_size\"?");
-  expect_failure(run_bellows({"train", "--data", digits(), "--set", "batch_size=many"}), 2, "batch_size");
+  expect_failure(run_forked({"train", "--data", digits(), "--set", "batchsize=32"}), 2, "Did you mean \"batch_size\"?");
+  expect_failure(run_forked({"train", "--data", digits(), "--set", "batch_size=many"}), 2, "batch_size");
 }
 
 TEST(TrainCommand, FormerRecipeKeyNamesTheNewOne) {
   const Scratch folder;
   std::ofstream(folder / "r.yaml") << "epochs: 1\nclip_norm: 1\n";
-  expect_failure(run_bellows({"train", "--recipe", folder / "r.yaml", "--data", digits()}), 2,
+  expect_failure(run_forked({"train", "--recipe", folder / "r.yaml", "--data", digits()}), 2,
                  "line 2: unknown key \"clip_norm\". The key is now called max_grad_norm.");
-  expect_failure(run_bellows({"train", "--data", digits(), "--set", "clip_norm=1"}), 2,
+  expect_failure(run_forked({"train", "--data", digits(), "--set", "clip_norm=1"}), 2,
                  "unknown key \"clip_norm\". The key is now called max_grad_norm.");
 }
 
@@ -119,14 +119,14 @@ TEST(TrainCommand, KeysAsJson) {
 }
 
 TEST(TrainCommand, MissingThingsAreNamed) {
-  expect_failure(run_bellows({"train", "--recipe", "/nowhere/r.yaml"}), 2, "/nowhere/r.yaml");
+  expect_failure(run_forked({"train", "--recipe", "/nowhere/r.yaml"}), 2, "/nowhere/r.yaml");
   expect_failure(run_bellows({"train", "--data", "/nowhere/digits"}), 1, "/nowhere/digits");
-  expect_failure(run_bellows({"train", "--data", digits(), "--model", "digits_resnt"}), 2,
+  expect_failure(run_forked({"train", "--data", digits(), "--model", "digits_resnt"}), 2,
                  "Did you mean \"digits_resnet\"?");
 }
 
 TEST(TrainCommand, WrongDeviceSaysWhatThereIs) {
-  expect_failure(run_bellows({"train", "--data", digits(), "--set", "device=cuda:99"}), 2, "cuda:99");
+  expect_failure(run_forked({"train", "--data", digits(), "--set", "device=cuda:99"}), 2, "cuda:99");
 }
 
 TEST(TrainCommand, CorruptShardNamesFileAndPlace) {
@@ -198,7 +198,7 @@ TEST(TextCommands, TrainPlanAndClimb) {
   EXPECT_THAT(climbed.out, HasSubstr("length buckets"));
   expect_failure(run_bellows({"train", "--data", text + "/set", "--model", text + "/config.json"}), 1,
                  "Set tokenizer to bytes, or to a vocab.txt");
-  expect_failure(run_bellows({"train", "--data", text + "/set", "--model", "distilbert"}), 2,
+  expect_failure(run_forked({"train", "--data", text + "/set", "--model", "distilbert"}), 2,
                  "no model is called \"distilbert\". Known: ");
 }
 
