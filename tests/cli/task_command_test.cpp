@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -81,27 +83,51 @@ void write_tags(const std::string& path) {
   });
 }
 
+/// The tests of a task share a folder with its data, and with a run of two epochs.
 class TaskCommands : public ::testing::TestWithParam<TaskCommand> {
  protected:
-  TaskCommands() { GetParam().write(folder_ / GetParam().file); }
+  static void TearDownTestSuite() { folders().clear(); }
+
+  TaskCommands() {
+    const auto [folder, is_new] = folders().try_emplace(GetParam().name);
+    folder_ = &folder->second;
+    if (is_new) GetParam().write(file());
+  }
+  std::string file() const { return *folder_ / GetParam().file; }
   std::vector<std::string> command(const std::string& verb, std::vector<std::string> more) const {
     std::vector<std::string> all{verb, "--plugin", BELLOWS_BIN_DIR "/test_plugin.so"};
     all.insert(all.end(), GetParam().arguments.begin(), GetParam().arguments.end());
-    for (const std::string& key : {std::string("data=") + (folder_ / GetParam().file), std::string("eval_split=0.2")})
+    for (const std::string& key : {"data=" + file(), std::string("eval_split=0.2")})
       all.insert(all.end(), {"--set", key});
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
+  std::string run() const { return *folder_ / "run"; }
+  /// Trains unless an earlier test has. Returns the JSON result.
+  nlohmann::json trained() const {
+    const std::string result = *folder_ / "run.json";
+    if (!std::filesystem::exists(result)) {
+      const Outcome outcome = run_bellows(command("train", {"--set", "epochs=2", "--out", run(), "--json", result}));
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    }
+    return nlohmann::json::parse(std::ifstream(result));
+  }
 
-  Scratch folder_;
+ private:
+  static std::map<std::string, Scratch>& folders() {
+    static std::map<std::string, Scratch> all;
+    return all;
+  }
+
+  const Scratch* folder_ = nullptr;
 };
 
 TEST_P(TaskCommands, TrainsAndResumes) {
-  const Outcome first = run_bellows(command("train", {"--set", "epochs=2", "--out", folder_ / "run", "--json"}));
-  ASSERT_EQ(first.exit_code, 0) << first.err;
-  const auto json = nlohmann::json::parse(first.out);
+  const auto json = trained();
   EXPECT_EQ(json["epochs"].size(), 2u);
-  const Outcome again = run_bellows({"train", "--plugin", BELLOWS_BIN_DIR "/test_plugin.so", "--out", folder_ / "run",
+  const Scratch copy;
+  std::filesystem::copy(run(), copy / "run", std::filesystem::copy_options::recursive);
+  const Outcome again = run_bellows({"train", "--plugin", BELLOWS_BIN_DIR "/test_plugin.so", "--out", copy / "run",
                                      "--resume", "--set", "epochs=3", "--json"});
   ASSERT_EQ(again.exit_code, 0) << again.err;
   const auto resumed = nlohmann::json::parse(again.out);
@@ -138,12 +164,10 @@ void expect_predictions(const std::string& output, const std::string& task) {
 }
 
 TEST_P(TaskCommands, IsEvaluatedAndPredicted) {
-  const Outcome run = run_bellows(command("train", {"--set", "epochs=2", "--out", folder_ / "run", "--json"}));
-  ASSERT_EQ(run.exit_code, 0) << run.err;
-  const auto during = nlohmann::json::parse(run.out)["epochs"][1];
-  const std::vector<std::string> trained{"--plugin", BELLOWS_BIN_DIR "/test_plugin.so", "--run", folder_ / "run"};
+  const auto during = trained()["epochs"][1];
+  const std::vector<std::string> options_of_run{"--plugin", BELLOWS_BIN_DIR "/test_plugin.so", "--run", run()};
   const auto with = [&](std::vector<std::string> words, const std::vector<std::string>& more) {
-    words.insert(words.end(), trained.begin(), trained.end());
+    words.insert(words.end(), options_of_run.begin(), options_of_run.end());
     words.insert(words.end(), more.begin(), more.end());
     return run_bellows(words);
   };
@@ -162,7 +186,7 @@ TEST_P(TaskCommands, IsEvaluatedAndPredicted) {
       EXPECT_EQ(after["metrics"], during.value("metrics", nlohmann::json::object()));
     }
   }
-  const Outcome predicted = with({"predict"}, {"--data", folder_ / GetParam().file});
+  const Outcome predicted = with({"predict"}, {"--data", file()});
   if (pixels) {
     EXPECT_EQ(predicted.exit_code, 1);
     EXPECT_THAT(predicted.err, HasSubstr("predicts a class for each pixel"));

@@ -44,21 +44,13 @@ TEST(TrainCommand, TrainsOneEpochAndSaysSo) {
 
 TEST(TrainCommand, PathsNeedNotBeUtf8) {
   const Scratch folder;
-  std::filesystem::copy(digits(), folder / "o\xff", std::filesystem::copy_options::recursive);
-  const Outcome outcome = run_bellows({"train", "--data", folder / "o\xff", "--model", "mlp", "--set", "epochs=1",
-                                       "--out", folder / "r\xff", "--json"});
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_EQ(nlohmann::json::parse(outcome.out)["epochs"].size(), 1u);
-}
-
-TEST(TrainCommand, PathsThatAreNotUtf8Resume) {
-  const Scratch folder;
-  const std::string data = folder / "d\xff\xfe";
+  const std::string data = folder / "d\xff\xfe", out = folder / "r\xff";
   std::filesystem::copy(digits(), data, std::filesystem::copy_options::recursive);
   const Outcome first =
-      run_bellows({"train", "--data", data, "--model", "mlp", "--set", "epochs=1", "--out", folder / "run"});
+      run_bellows({"train", "--data", data, "--model", "mlp", "--set", "epochs=1", "--out", out, "--json"});
   ASSERT_EQ(first.exit_code, 0) << first.err;
-  const Outcome second = run_bellows({"train", "--out", folder / "run", "--resume", "--set", "epochs=2", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(first.out)["epochs"].size(), 1u);
+  const Outcome second = run_bellows({"train", "--out", out, "--resume", "--set", "epochs=2", "--json"});
   ASSERT_EQ(second.exit_code, 0) << second.err;
   EXPECT_EQ(nlohmann::json::parse(second.out)["epochs"].size(), 2u);
 }
