@@ -331,7 +331,11 @@ void Service::control(Call& call, std::function<void()> action) {
 void Service::post_infer(const Call& call, const std::string& name, const std::string& version,
                          const std::string& form) {
   const HttpRequest& request = call.request;
-  const std::shared_ptr<RequestTrace> trace = options_.tracer ? options_.tracer->start(request) : nullptr;
+  const auto header = [&](const char* key) { return request.headers ? request.headers->value(key) : ""; };
+  const std::shared_ptr<RequestTrace> trace = start_trace({.traceparent = header("traceparent"),
+                                                           .request_id = header("X-Request-Id"),
+                                                           .client = request.client,
+                                                           .received = request.received});
   const InferCall infer_call{
       .model = name,
       .version = version,

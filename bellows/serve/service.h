@@ -60,6 +60,11 @@ class Service final : public HttpHandler {
   /// Returns the name of the client with this value of the header Authorization, or "" if the URL needs no token.
   /// Throws: RequestError with status 401 if the token is missing or unknown
   std::string client_of(std::string_view target, std::string_view authorization) const;
+  /// Starts the trace of an inference request.
+  /// Returns: an empty pointer if the request is not traced
+  std::shared_ptr<RequestTrace> start_trace(const TraceStart& request) const {
+    return options_.tracer ? options_.tracer->start(request) : nullptr;
+  }
   /// Gives a request to its model.
   /// Throws: RequestError or other exceptions if the request was not accepted; `done` is not called then
   void infer(const InferCall& call);

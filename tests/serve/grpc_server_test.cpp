@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -13,10 +14,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 #include <thread>
 
 #include "bellows/serve/grpc/inference.grpc.pb.h"
 #include "bellows/serve/server.h"
+#include "bellows/system/file.h"
 #include "tests/serve/raw_client.h"
 #include "tests/serve/shared_object.h"
 #include "tests/serve/test_models.h"
@@ -445,6 +448,49 @@ TEST_F(GrpcServing, CancelsCallsAfterTheTimeOfDraining) {
   EXPECT_FALSE(unary.get().ok());
   gate().open();
   EXPECT_FALSE(drained.get());
+}
+
+TEST_F(GrpcServing, TracesRequests) {
+  const std::string file = folder_.path() + "/trace";
+  start([&](ServerOptions& options) { options.trace = {.file = file, .per_second = 0}; });
+  const std::string trace_id = "0af7651916cd43dd8448eb211c80319c", span = "b7ad6b7169203331";
+  grpc::ClientContext with_parent, streamed;
+  with_parent.AddMetadata("traceparent", "00-" + trace_id + "-" + span + "-01");
+  with_parent.AddMetadata("x-request-id", "from-metadata");
+  ModelInferResponse response;
+  EXPECT_TRUE(stub_->ModelInfer(&with_parent, request_for("identity", 1), &response).ok());
+  EXPECT_FALSE(infer(request_for("none", 2)).ok());
+  const auto stream = stub_->ModelStreamInfer(&streamed);
+  for (const char* model : {"identity", "none"}) {
+    ASSERT_TRUE(stream->Write(request_for(model, 3)));
+    inference::ModelStreamInferResponse answer;
+    ASSERT_TRUE(stream->Read(&answer));
+  }
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_TRUE(server_->drain(std::chrono::seconds(60)));
+  server_.reset();
+  std::istringstream text(read_text_file(file));
+  std::vector<json> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
+  ASSERT_EQ(lines.size(), 4);
+  std::ranges::stable_sort(lines, {}, [](const json& one) { return one.at("received_ns").get<int64_t>(); });
+  EXPECT_EQ(lines[0]["request_id"], "from-metadata");
+  EXPECT_EQ(lines[0]["trace_id"], trace_id);
+  EXPECT_EQ(lines[0]["parent_id"], span);
+  EXPECT_EQ(lines[2]["request_id"], request_for("identity", 3).id());
+  for (const size_t good : {0, 2}) {
+    EXPECT_EQ(lines[good]["protocol"], "grpc");
+    EXPECT_EQ(lines[good]["version"], "1");
+    EXPECT_EQ(lines[good]["status"], 0);
+    EXPECT_GT(lines[good]["bytes"], 16);
+    EXPECT_LE(lines[good]["us"]["computed"], lines[good]["us"]["sent"]);
+  }
+  for (const size_t bad : {1, 3}) {
+    EXPECT_EQ(lines[bad]["status"], static_cast<int>(StatusCode::NOT_FOUND));
+    EXPECT_THAT(lines[bad]["error"].get<std::string>(), HasSubstr("unknown model"));
+    EXPECT_FALSE(lines[bad]["us"].contains("queued"));
+  }
 }
 
 TEST_F(GrpcServing, LosesNoRequestWhenModelsAreReloaded) {

@@ -87,6 +87,7 @@ TEST(Trace, WritesTheStepsOfARequest) {
        infer("identity", "", "from-body"), get("/v2/models/identity")});
   ASSERT_EQ(lines.size(), 2) << "only inference requests are traced";
   const json& first = lines[0];
+  EXPECT_EQ(first["protocol"], "http");
   EXPECT_EQ(first["model"], "identity");
   EXPECT_EQ(first["version"], "1");
   EXPECT_EQ(first["status"], 200);
@@ -143,7 +144,7 @@ TEST(Trace, LimitsTheRate) {
   const auto tracer = std::make_shared<RequestTracer>(folder.path() + "/trace", 3);
   const auto at = [&](double seconds) {
     const Clock::time_point now{std::chrono::milliseconds(static_cast<int64_t>(1000 * (1000 + seconds)))};
-    return tracer->start(HttpRequest{.received = now}, now) != nullptr;
+    return tracer->start({.received = now}, now) != nullptr;
   };
   EXPECT_TRUE(at(0) && at(0.1) && at(0.9));
   EXPECT_FALSE(at(0.95));
@@ -158,7 +159,7 @@ TEST(Trace, AddsToAFile) {
   const TestFolder folder;
   const std::string file = folder.path() + "/trace";
   folder.write("trace", "{}\n");
-  std::make_shared<RequestTracer>(file, 0)->start(HttpRequest{.received = Clock::now()});
+  std::make_shared<RequestTracer>(file, 0)->start({.received = Clock::now()});
   EXPECT_EQ(lines_of(file).size(), 2);
 }
 
@@ -167,9 +168,9 @@ TEST(Trace, ReportsFilesThatCannotBeWritten) {
   EXPECT_THROW(RequestTracer(folder.path(), 0), c10::ValueError);
   EXPECT_THROW(RequestTracer(folder.path() + "/none/trace", 0), c10::ValueError);
   const auto full = std::make_shared<RequestTracer>("/dev/full", 0);
-  full->start(HttpRequest{.received = Clock::now()});
+  full->start({.received = Clock::now()});
   full->flush();
-  full->start(HttpRequest{.received = Clock::now()});
+  full->start({.received = Clock::now()});
   full->flush();  // the server continues without traces
 }
 

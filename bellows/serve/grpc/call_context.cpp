@@ -81,11 +81,15 @@ void CallContext::post(std::function<void()> function) {
   event.release()->start(queue.get());
 }
 
-std::string check_client(const CallContext& context, const grpc::ServerContext& server, std::string_view target) {
+std::string_view metadata_value(const grpc::ServerContext& server, const char* name) {
   const auto& metadata = server.client_metadata();
-  const auto found = metadata.find("authorization");
-  const bool given = found != metadata.end();
-  return context.handler.client_of(target, given ? std::string_view(found->second.data(), found->second.size()) : "");
+  const auto found = metadata.find(name);
+  if (found == metadata.end()) return "";
+  return {found->second.data(), found->second.size()};
+}
+
+std::string check_client(const CallContext& context, const grpc::ServerContext& server, std::string_view target) {
+  return context.handler.client_of(target, metadata_value(server, "authorization"));
 }
 
 grpc::Status grpc_status(int http_status, const std::string& message) {

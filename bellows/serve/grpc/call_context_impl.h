@@ -141,6 +141,10 @@ class ActiveCall {
   CallContext* context_ = nullptr;
 };
 
+/// Returns the first value of a call's metadata with this name, or "". It is valid as long as the call.
+/// Params: name – in lower case
+std::string_view metadata_value(const grpc::ServerContext& server, const char* name);
+
 /// Checks the token in the metadata `authorization` of a call.
 /// Params:  target – the URL of the HTTP service that does the same
 /// Returns: see Service::client_of()

@@ -37,6 +37,7 @@ class InferCallState final : public std::enable_shared_from_this<InferCallState>
       client_ = check_client(context_, server_, "/v2/models");
       message_ = parse_infer_message(request_);
       request_.Clear();
+      trace_ = start_trace(context_, server_, client_, **message_, received_);
       infer();
     } catch (const std::exception& error) {
       fail(grpc_status(error));
@@ -50,6 +51,7 @@ class InferCallState final : public std::enable_shared_from_this<InferCallState>
          .version = message.model_version(),
          .received = received_,
          .cancelled = {shared_from_this(), &cancelled_},
+         .trace = trace_,
          .parse =
              [this](const ModelSignature& model) {
                return read_infer_message(message_, model, context_.handler.shared_memory());
@@ -65,11 +67,13 @@ class InferCallState final : public std::enable_shared_from_this<InferCallState>
   }
 
   void answer(const ExpectedAnswer& expected, const InferenceResult& result) {
+    if (trace_) trace_->times = result.times;
     try {
       if (result.error) throw *result.error;
       const grpc::ByteBuffer response = response_buffer(*expected.model, expected.id, expected.outputs, result.outputs,
                                                         ResponseKind::unary, result.bytes);
       log(grpc::Status::OK);
+      if (trace_) trace_->response.bytes = response.Length();
       writer_.Finish(response, grpc::Status::OK, finished_.arm(shared_from_this()));
     } catch (const std::exception& error) {
       fail(grpc_status(error));
@@ -78,6 +82,10 @@ class InferCallState final : public std::enable_shared_from_this<InferCallState>
 
   void fail(const grpc::Status& status) {
     log(status);
+    if (trace_) {
+      trace_->error = status.error_message();
+      trace_->response.status = status.error_code();
+    }
     writer_.FinishWithError(status, finished_.arm(shared_from_this()));
   }
 
@@ -88,7 +96,11 @@ class InferCallState final : public std::enable_shared_from_this<InferCallState>
   void on_ended(bool) {
     if (server_.IsCancelled()) cancelled_ = true;
   }
-  void on_finished(bool) { active_.end(); }
+  void on_finished(bool ok) {
+    if (trace_ && ok) trace_->response.sent = Clock::now();
+    trace_.reset();  // writes the trace, before the server can be idle
+    active_.end();
+  }
 
   CallContext& context_;
   grpc::ServerContext server_{};
@@ -101,6 +113,7 @@ class InferCallState final : public std::enable_shared_from_this<InferCallState>
   std::shared_ptr<const InferMessage> message_{};
   std::atomic<bool> cancelled_{false};
   Clock::time_point received_{};
+  std::shared_ptr<RequestTrace> trace_{};
   ActiveCall active_{};
 };
 
@@ -116,6 +129,21 @@ std::shared_ptr<const InferMessage> parse_infer_message(grpc::ByteBuffer& bytes)
   if (!reader.status().ok() || !(*message)->ParseFromZeroCopyStream(&reader))
     throw RequestError(status_bad_request, "the request is not a valid message of the type ModelInferRequest.");
   return message;
+}
+
+std::shared_ptr<RequestTrace> start_trace(const CallContext& context, const grpc::ServerContext& server,
+                                          const std::string& client, const inference::ModelInferRequest& request,
+                                          Clock::time_point received) {
+  std::shared_ptr<RequestTrace> trace =
+      context.handler.start_trace({.traceparent = metadata_value(server, "traceparent"),
+                                   .request_id = metadata_value(server, "x-request-id"),
+                                   .client = client,
+                                   .received = received});
+  if (!trace) return trace;
+  trace->protocol = "grpc";
+  trace->model = request.model_name();
+  trace->version = request.model_version();
+  return trace;
 }
 
 void log_request(const CallContext& context, const grpc::ServerContext& server, const std::string& client,

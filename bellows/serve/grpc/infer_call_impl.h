@@ -18,6 +18,13 @@ void accept_control_calls(CallContext& context);
 /// Throws: RequestError with status 400 if it is malformed
 std::shared_ptr<const class InferMessage> parse_infer_message(grpc::ByteBuffer& bytes);
 
+/// Starts the trace of a request.
+/// Params:  client – from check_client()
+/// Returns: an empty pointer if the request is not traced
+std::shared_ptr<RequestTrace> start_trace(const CallContext& context, const grpc::ServerContext& server,
+                                          const std::string& client, const inference::ModelInferRequest& request,
+                                          Clock::time_point received);
+
 /// Logs a request, if the options say so.
 /// Params: client – from check_client()
 void log_request(const CallContext& context, const grpc::ServerContext& server, const std::string& client,

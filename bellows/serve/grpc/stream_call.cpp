@@ -17,6 +17,7 @@ namespace {
 /// One request of a stream, in the order of their arrival. Its response is written when those of earlier ones are.
 struct StreamRequest {
   std::string client{};  ///< see check_client()
+  std::shared_ptr<RequestTrace> trace{};
   std::optional<grpc::ByteBuffer> response{};
 };
 
@@ -75,11 +76,13 @@ class StreamCallState final : public DrainableCall, public std::enable_shared_fr
       request->client = check_client(context_, server_, "/v2/models");
       message = parse_infer_message(bytes);
       bytes.Clear();
+      request->trace = start_trace(context_, server_, request->client, **message, received);
       context_.handler.infer(
           {.model = (*message)->model_name(),
            .version = (*message)->model_version(),
            .received = received,
            .cancelled = {shared_from_this(), &cancelled_},
+           .trace = request->trace,
            .parse =
                [&](const ModelSignature& model) {
                  return read_infer_message(message, model, context_.handler.shared_memory());
@@ -103,6 +106,7 @@ class StreamCallState final : public DrainableCall, public std::enable_shared_fr
 
   void answer(StreamRequest& request, const ExpectedAnswer& expected, const InferenceResult& result,
               Clock::time_point received) {
+    if (request.trace) request.trace->times = result.times;
     try {
       if (result.error) throw *result.error;
       grpc::ByteBuffer response = response_buffer(*expected.model, expected.id, expected.outputs, result.outputs,
@@ -118,6 +122,10 @@ class StreamCallState final : public DrainableCall, public std::enable_shared_fr
   void answer_error(StreamRequest& request, const std::exception& error, const std::string& model,
                     const std::string& version, const std::string& id, Clock::time_point received) {
     const grpc::Status status = grpc_status(error);
+    if (request.trace) {
+      request.trace->error = status.error_message();
+      request.trace->response.status = status.error_code();
+    }
     log_request(context_, server_, request.client, "ModelStreamInfer", model, status, received);
     set_response(request, error_buffer(status.error_message(), model, version, id));
   }
@@ -131,6 +139,11 @@ class StreamCallState final : public DrainableCall, public std::enable_shared_fr
   void on_written(bool ok) {
     const MutexLock lock(mutex_);
     writing_ = false;
+    const StreamRequest& written = *requests_.front();
+    if (written.trace && ok) {
+      written.trace->response.bytes = written.response->Length();
+      written.trace->response.sent = Clock::now();
+    }
     requests_.pop_front();
     broken_ = broken_ || !ok;
     proceed_locked();

@@ -51,10 +51,12 @@ ordered_json trace_json(const RequestTrace& trace) {
   add("parent_id", trace.context.parent_id);
   add("request_id", trace.request_id);
   add("client", trace.client);
+  json["protocol"] = trace.protocol;
   json["model"] = trace.model;
   add("version", trace.version);
   if (trace.rows > 0) json["rows"] = trace.rows;
-  json["status"] = trace.response.status == 0 ? ordered_json(nullptr) : ordered_json(trace.response.status);
+  const bool sent = trace.response.sent != Clock::time_point{};
+  json["status"] = sent ? ordered_json(trace.response.status) : ordered_json(nullptr);
   json["bytes"] = trace.response.bytes;
   add("error", trace.error);
   json["us"] = times_json(trace);
@@ -85,15 +87,11 @@ RequestTracer::~RequestTracer() {
   if (file_) std::fclose(file_);
 }
 
-std::shared_ptr<RequestTrace> RequestTracer::start(const HttpRequest& request, Clock::time_point now) {
+std::shared_ptr<RequestTrace> RequestTracer::start(const TraceStart& request, Clock::time_point now) {
   if (!sample(now)) return {};
   auto trace = std::make_shared<RequestTrace>(shared_from_this());
-  if (request.headers) {
-    trace->context = next_span(request.headers->value("traceparent"));
-    trace->request_id = limited(request.headers->value("X-Request-Id"));
-  } else {
-    trace->context = next_span("");
-  }
+  trace->context = next_span(request.traceparent);
+  trace->request_id = limited(request.request_id);
   trace->client = request.client;
   trace->times.received = request.received;
   return trace;

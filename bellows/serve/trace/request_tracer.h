@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "bellows/core/mutex.h"
 #include "bellows/serve/http_message.h"
@@ -12,6 +13,13 @@
 namespace bellows::serve {
 
 class RequestTracer;
+
+/// The headers of a request that concern its trace, and its sender and time.
+struct TraceStart {
+  std::string_view traceparent{}, request_id{};  ///< the headers traceparent and X-Request-Id, or ""
+  std::string client{};                          ///< name of the client's token
+  Clock::time_point received{};
+};
 
 /// The times of one inference request. The destructor writes a line to the trace file.
 /// Threads: not thread-safe; the request passes the object from thread to thread
@@ -22,6 +30,7 @@ class RequestTrace {
   RequestTrace(const RequestTrace&) = delete;
   RequestTrace& operator=(const RequestTrace&) = delete;
 
+  const char* protocol = "http";  ///< or "grpc"
   TraceContext context{};
   std::string request_id{};  ///< of the header X-Request-Id, or the field `id` of the request
   std::string client{};      ///< name of the client's token
@@ -30,7 +39,7 @@ class RequestTrace {
   int64_t rows = 0;  ///< batch size of the request
   RequestTimes times{};
   Clock::time_point parsed{};  ///< when the request had been parsed
-  SentResponse response{};
+  SentResponse response{};     ///< the status is that of the protocol
 
  private:
   std::shared_ptr<RequestTracer> tracer_;
@@ -50,7 +59,7 @@ class RequestTracer : public std::enable_shared_from_this<RequestTracer> {
 
   /// Returns an empty pointer if this second has enough traces.
   /// Params: now – the time, as a parameter for tests
-  std::shared_ptr<RequestTrace> start(const HttpRequest& request, Clock::time_point now = Clock::now());
+  std::shared_ptr<RequestTrace> start(const TraceStart& request, Clock::time_point now = Clock::now());
   void write(const RequestTrace& trace);
   /// Writes the buffered lines to the file. A failure, such as a full disk, is logged once.
   void flush();
