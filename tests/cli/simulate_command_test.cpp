@@ -77,8 +77,8 @@ TEST(SimulateCommand, NamesWrongArguments) {
   expect_usage({"simulate", "gpt2"}, "exactly one of --mesh and --ranks");
   expect_usage({"simulate", "gpt2", "--mesh", "data: 2", "--ranks", "2"}, "exactly one of --mesh and --ranks");
   expect_usage({"simulate", "gpt2", "--measure"}, "MODEL cannot be combined with --measure");
-  expect_usage({"simulate", "--measure", "--batch", "8"}, "--batch cannot be combined with --measure");
-  expect_usage({"simulate", "--measure", "--json"}, "--json cannot be combined with --measure");
+  expect_usage({"simulate", "--measure", "--batch", "8"}, "--measure cannot be combined with --batch");
+  expect_usage({"simulate", "--measure", "--json"}, "--measure cannot be combined with --json");
   expect_usage(simulate_llama({"--mesh", "{shard: 8}"}), "needs --zero 1, 2 or 3");
   expect_usage({"simulate", "resnet18", "--ranks", "2"}, "expected a transformer");
   expect_usage(simulate_llama({"--mesh", "{tensors: 2}"}), "no axis is called");
