@@ -36,7 +36,7 @@ void expect_import_failure(std::vector<std::string> arguments, const std::string
 TEST(ImportCommand, PrintsARecipeAndTheSettingsThatItLacks) {
   const Scratch folder;
   std::ofstream(folder / "ds.json") << ds_config;
-  const Outcome outcome = run_bellows({"import", folder / "ds.json", "--ranks", "8", "--json", folder / "i.json"});
+  const Outcome outcome = run_forked({"import", folder / "ds.json", "--ranks", "8", "--json", folder / "i.json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const train::Recipe recipe = train::Recipe::parse(outcome.out);
   EXPECT_EQ(recipe.batch_size, 32);  // the default
@@ -60,15 +60,15 @@ TEST(ImportCommand, PrintsARecipeAndTheSettingsThatItLacks) {
 TEST(ImportCommand, WritesAFileThatTrainReads) {
   const Scratch folder;
   std::ofstream(folder / "ds.json") << R"({"train_batch_size": 64, "tensorboard": {"enabled": true}})";
-  const Outcome outcome = run_bellows({"import", folder / "ds.json", "--out", folder / "recipe.yaml"});
+  const Outcome outcome = run_forked({"import", folder / "ds.json", "--out", folder / "recipe.yaml"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, Not(HasSubstr("Not imported")));
   EXPECT_EQ(outcome.out, "Recipe: " + folder / "recipe.yaml" + "\nChanged keys: 2\n");
   EXPECT_EQ(train::Recipe::load(folder / "recipe.yaml").batch_size, 64);
-  const Outcome json = run_bellows({"import", folder / "ds.json", "--out", folder / "recipe.yaml", "--json"});
+  const Outcome json = run_forked({"import", folder / "ds.json", "--out", folder / "recipe.yaml", "--json"});
   EXPECT_EQ(nlohmann::json::parse(json.out)["recipe"]["log"], "tensorboard");
   std::ofstream(folder / "empty.json") << "{}";
-  const Outcome nothing = run_bellows({"import", folder / "empty.json", "--out", folder / "recipe.yaml"});
+  const Outcome nothing = run_forked({"import", folder / "empty.json", "--out", folder / "recipe.yaml"});
   EXPECT_EQ(nothing.exit_code, 0) << nothing.err;
   EXPECT_EQ(train::Recipe::load(folder / "recipe.yaml"), train::Recipe{});
 }

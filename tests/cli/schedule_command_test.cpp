@@ -25,7 +25,7 @@ void expect_schedule_failure(std::vector<std::string> arguments, const std::stri
 }  // namespace
 
 TEST(ScheduleCommand, PrintsTheBubbleAndTheActions) {
-  const Outcome outcome = run_bellows({"schedule", "1f1b", "--ranks", "2", "--micro-batches", "3"});
+  const Outcome outcome = run_forked({"schedule", "1f1b", "--ranks", "2", "--micro-batches", "3"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
   EXPECT_THAT(outcome.out, HasSubstr("1f1b: 2 stages on 2 ranks, 3 micro-batches\n"));
@@ -40,8 +40,8 @@ TEST(ScheduleCommand, WritesAllFiles) {
   const std::string page = folder / "page.html", trace = folder / "trace.json", table = folder / "own.txt",
                     json = folder / "result.json";
   const Outcome outcome =
-      run_bellows({"schedule", "zero_bubble", "--forward-ms", "3", "--backward-ms", "6", "--transfer-ms", "0.5",
-                   "--html", page, "--trace", trace, "--out", table, "--json", json});
+      run_forked({"schedule", "zero_bubble", "--forward-ms", "3", "--backward-ms", "6", "--transfer-ms", "0.5",
+                  "--html", page, "--trace", trace, "--out", table, "--json", json});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(read_text_file(page), HasSubstr("<title>Pipeline schedule zero_bubble</title>"));
   EXPECT_TRUE(nlohmann::json::parse(read_text_file(trace)).contains("traceEvents"));
@@ -51,7 +51,7 @@ TEST(ScheduleCommand, WritesAllFiles) {
   EXPECT_NEAR(written["ranks"][0]["work_ms"].get<double>(), 8 * 9.0, 1e-9);
   // The table is a schedule that the command reads again.
   const Outcome again =
-      run_bellows({"schedule", table, "--forward-ms", "3", "--backward-ms", "6", "--transfer-ms", "0.5", "--json"});
+      run_forked({"schedule", table, "--forward-ms", "3", "--backward-ms", "6", "--transfer-ms", "0.5", "--json"});
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(nlohmann::json::parse(again.out), written);
 }
@@ -60,7 +60,7 @@ TEST(ScheduleCommand, KnowsAllSchedules) {
   const std::vector<std::pair<std::string, double>> shares = {
       {"gpipe", 3.0 / 11}, {"1f1b", 3.0 / 11}, {"interleaved", 3.0 / 19}, {"zero_bubble", 3.0 / 27}};
   for (const auto& [name, share] : shares) {
-    const Outcome outcome = run_bellows({"schedule", name, "--json"});
+    const Outcome outcome = run_forked({"schedule", name, "--json"});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_NEAR(nlohmann::json::parse(outcome.out)["bubble_share"].get<double>(), share, 1e-9) << name;
   }

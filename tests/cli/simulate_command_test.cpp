@@ -33,14 +33,14 @@ std::vector<std::string> simulate_llama(const std::vector<std::string>& more) {
 }  // namespace
 
 TEST(SimulateCommand, DividesTheTimeAndTheMemory) {
-  const Outcome outcome = run_bellows(simulate_llama({"--mesh", "{shard: 4, tensor: 2}", "--zero", "3"}));
+  const Outcome outcome = run_forked(simulate_llama({"--mesh", "{shard: 4, tensor: 2}", "--zero", "3"}));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   for (const char* words : {"8030261248", "Mesh: {shard: 4, tensor: 2}", "forward and backward",
                             "recomputed activations", "exchange of tensor", "optimizer state", "The step fits into"})
     EXPECT_THAT(outcome.out, HasSubstr(words));
   expect_narrow(outcome.out);
   const auto json =
-      nlohmann::json::parse(run_bellows(simulate_llama({"--mesh", "shard: 8", "--zero", "3", "--json"})).out);
+      nlohmann::json::parse(run_forked(simulate_llama({"--mesh", "shard: 8", "--zero", "3", "--json"})).out);
   EXPECT_NEAR(json["tokens_per_second_per_rank"].get<double>(), 6667, 67);
   EXPECT_EQ(json["mesh"]["shard"], 8);
   double sum = 0;
@@ -49,11 +49,11 @@ TEST(SimulateCommand, DividesTheTimeAndTheMemory) {
 }
 
 TEST(SimulateCommand, ComparesAllMeshes) {
-  const Outcome outcome = run_bellows(simulate_llama({"--ranks", "8"}));
+  const Outcome outcome = run_forked(simulate_llama({"--ranks", "8"}));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("fastest"));
   expect_narrow(outcome.out);
-  const auto json = nlohmann::json::parse(run_bellows(simulate_llama({"--ranks", "8", "--json"})).out);
+  const auto json = nlohmann::json::parse(run_forked(simulate_llama({"--ranks", "8", "--json"})).out);
   EXPECT_GE(json["candidates"].size(), 10u);
   EXPECT_EQ(json["choice"], json["candidates"][0]);
 }
@@ -63,8 +63,8 @@ TEST(SimulateCommand, MeasuresThisMachine) {
   const Outcome measured = run_bellows({"simulate", "--measure"});
   ASSERT_EQ(measured.exit_code, 0) << measured.err;
   std::ofstream(folder / "here.yaml") << measured.out;
-  const Outcome outcome = run_bellows({"simulate", "gpt2", "--cluster", folder / "here.yaml", "--batch", "4", "--seq",
-                                       "128", "--dtype", "fp32", "--mesh", "data: 2"});
+  const Outcome outcome = run_forked({"simulate", "gpt2", "--cluster", folder / "here.yaml", "--batch", "4", "--seq",
+                                      "128", "--dtype", "fp32", "--mesh", "data: 2"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("gpt2: 124439808 parameters"));
 }
