@@ -100,7 +100,7 @@ TEST(PackCommand, WrongUseAndFailuresAreNamed) {
   expect_failure(run_forked({"pack", digits(), out, "--resize", "big"}), 2, "--resize: expected the shorter side");
   expect_failure(run_forked({"pack", digits(), out, "--encode", "jpg:0"}), 2, "quality from 1 to 100");
   expect_failure(run_forked({"pack", digits(), out, "--shard-size", "many"}), 2, "--shard-size");
-  expect_failure(run_bellows({"pack", "/nowhere/digits", out}), 1, "/nowhere/digits");
+  expect_failure(run_forked({"pack", "/nowhere/digits", out}), 1, "/nowhere/digits");
   for (const char* size : {"0", "0MB", "2000000TB"})
     expect_failure(run_forked({"pack", digits(), out, "--shard-size", size}), 2,
                    "--shard-size: expected a size from 1 byte");
@@ -108,11 +108,11 @@ TEST(PackCommand, WrongUseAndFailuresAreNamed) {
   expect_failure(run_forked({"pack", digits(), out, "--shard-size", "-5"}), 2,
                  "--shard-size: expected a size from 1 byte");
   expect_failure(run_forked({"pack", digits(), out, "--shard-samples", "0"}), 2, "--shard-samples");
-  expect_failure(run_bellows({"pack", digits(), out}), 1,
+  expect_failure(run_forked({"pack", digits(), out}), 1,
                  "has several splits: test, train. Choose one with the option --split");
-  EXPECT_THAT(run_bellows({"pack", digits(), out}).err, Not(HasSubstr("open(")));
+  EXPECT_THAT(run_forked({"pack", digits(), out}).err, Not(HasSubstr("open(")));
   EXPECT_THAT(run_forked({"pack", "--help"}).out, HasSubstr("[default: keep]"));
-  expect_failure(run_bellows({"pack", digits(), "/proc/out", "--split", "test"}), 1, "/proc/out");
+  expect_failure(run_forked({"pack", digits(), "/proc/out", "--split", "test"}), 1, "/proc/out");
   std::ofstream(folder / "taken.pack") << "mine";
   expect_failure(run_forked({"pack", digits(), folder / "taken.pack", "--format", "tfrecord"}), 2,
                  "is a file. Expected a folder");
@@ -122,8 +122,8 @@ TEST(PackCommand, WrongUseAndFailuresAreNamed) {
                  "taken.pack is a file. Expected a folder");
   expect_failure(run_forked({"pack", folder / "", folder / "b"}), 2, "is inside SRC");
   expect_failure(run_forked({"pack", folder / "", folder / "b.tar"}), 2, "is inside SRC");
-  expect_failure(run_bellows({"pack", digits(), folder / "taken.pack", "--split", "test"}), 1, "already exists");
-  expect_failure(run_bellows({"pack", digits(), out, "--split", "test", "--select", "/nowhere/s.json"}), 1,
+  expect_failure(run_forked({"pack", digits(), folder / "taken.pack", "--split", "test"}), 1, "already exists");
+  expect_failure(run_forked({"pack", digits(), out, "--split", "test", "--select", "/nowhere/s.json"}), 1,
                  "/nowhere/s.json");
   EXPECT_FALSE(std::filesystem::exists(out));
 }

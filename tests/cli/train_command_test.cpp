@@ -112,7 +112,7 @@ TEST(TrainCommand, KeysAsJson) {
 
 TEST(TrainCommand, MissingThingsAreNamed) {
   expect_failure(run_forked({"train", "--recipe", "/nowhere/r.yaml"}), 2, "/nowhere/r.yaml");
-  expect_failure(run_bellows({"train", "--data", "/nowhere/digits"}), 1, "/nowhere/digits");
+  expect_failure(run_forked({"train", "--data", "/nowhere/digits"}), 1, "/nowhere/digits");
   expect_failure(run_forked({"train", "--data", digits(), "--model", "digits_resnt"}), 2,
                  "Did you mean \"digits_resnet\"?");
 }
@@ -135,19 +135,19 @@ TEST(TrainCommand, CorruptShardNamesFileAndPlace) {
 TEST(TrainCommand, ZeroSizeDataIsAnError) {
   const Scratch folder;
   std::filesystem::create_directory(folder / "empty");
-  expect_failure(run_bellows({"train", "--data", folder / "empty"}), 1, "empty");
+  expect_failure(run_forked({"train", "--data", folder / "empty"}), 1, "empty");
 }
 
 TEST(TrainCommand, UnwritableOutFolder) {
   const Scratch folder;
   std::ofstream(folder / "file") << "in the way\n";
-  expect_failure(run_bellows({"train", "--data", digits(), "--out", folder / "file/run"}), 1, "file");
+  expect_failure(run_forked({"train", "--data", digits(), "--out", folder / "file/run"}), 1, "file");
   if (geteuid() == 0) {  // root may write anywhere but here
-    expect_failure(run_bellows({"train", "--data", digits(), "--out", "/proc/run"}), 1, "/proc/run");
+    expect_failure(run_forked({"train", "--data", digits(), "--out", "/proc/run"}), 1, "/proc/run");
     return;
   }
   std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
-  expect_failure(run_bellows({"train", "--data", digits(), "--out", folder / "run"}), 1, "Permission denied");
+  expect_failure(run_forked({"train", "--data", digits(), "--out", folder / "run"}), 1, "Permission denied");
 }
 
 // A disk that is full in the middle of a checkpoint: the limit on file size stands in for it.
@@ -164,7 +164,7 @@ TEST(TrainCommand, FullDiskIsSaidAndLeavesNoHalfCheckpoint) {
 }
 
 TEST(TrainCommand, ResultThatCannotBeWrittenFailsBeforeTheWork) {
-  expect_failure(run_bellows({"train", "--data", digits(), "--json", "/nowhere/result.json"}), 1, "/nowhere");
+  expect_failure(run_forked({"train", "--data", digits(), "--json", "/nowhere/result.json"}), 1, "/nowhere");
 }
 
 // One text set, three verbs.
