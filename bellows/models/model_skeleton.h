@@ -29,7 +29,7 @@ struct ModelSkeleton {
 ///          skeleton has more than 2^28 parameters
 std::optional<ModelSkeleton> model_skeleton(const ModelEntry& entry);
 
-/// Creates a model with the architecture of the entry's model, which shows its blocks and parts at a low cost: in the size
+/// Creates a model that has the blocks and the parts of the entry's model at a low cost: in the size
 /// ModelSkeleton::small, or in full size without a skeleton. Images without intended channels have three.
 /// Throws: like model_skeleton()
 Model make_small_model(const ModelEntry& entry);
