@@ -44,8 +44,8 @@ struct PipelineOutput {
 class PipelineRanks final : public DividedModel {
  public:
   /// Call this function before the model is divided in any way.
-  /// Throws: RecipeError if the model has no parts or fewer parts than stages. c10::ValueError if an optimizer has state,
-  ///         if the job does not state its loss as Job::output_loss, or for the reasons of pipeline_schedule()
+  /// Throws: RecipeError if the model has no parts or fewer parts than stages. c10::ValueError if an optimizer has
+  ///         state, if the job does not state its loss as Job::output_loss, or for the reasons of pipeline_schedule()
   static void check(const Job& job);
 
   /// Frees the parameters of other stages, and removes them from the job's optimizers.
