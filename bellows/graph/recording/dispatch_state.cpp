@@ -12,9 +12,10 @@
 namespace bellows::graph {
 namespace {
 
+constexpr auto argument_tap_key = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 /// Taps are added and removed around a region. All other keys of the thread belong to the state.
 constexpr c10::DispatchKeySet tap_keys({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
-                                        c10::DispatchKey::TESTING_ONLY_GenericWrapper});  // of ArgumentTap
+                                        argument_tap_key});
 
 /// Precisions of matmuls, convolutions and recurrent layers in oneDNN.
 struct Precisions {
@@ -131,7 +132,9 @@ DispatchStateScope::DispatchStateScope(const DispatchState& state, int precision
   put_autocast_dtypes(state);
   at::autocast::set_autocast_cache_enabled(false);  // there may be no guard that would clear it
   const auto present = c10::impl::tls_local_dispatch_key_set();
-  kept_->keys.emplace(recorded_and(state.included, present.included_), recorded_and(state.excluded, present.excluded_));
+  // An ArgumentTap has already received these operators when they were called.
+  kept_->keys.emplace(recorded_and(state.included, present.included_),
+                      recorded_and(state.excluded, present.excluded_).add(argument_tap_key));
 }
 
 DispatchStateScope::~DispatchStateScope() = default;

@@ -1,14 +1,19 @@
 #include "bellows/parallel/tensor/cross_entropy.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/stack.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 
 #include <vector>
 
-#include "bellows/comm/collectives.h"
+#include "bellows/parallel/exchange_op.h"
 #include "bellows/parallel/tensor/tensor_plan.h"
+#include "bellows/tap/deferral.h"
 
 namespace bellows::parallel {
 
@@ -46,14 +51,14 @@ OwnTargets own_targets(const at::Tensor& target, const LossJob& job) {
 /// Loss of each row [R] and the logarithm of each row's sum [R].
 std::pair<at::Tensor, at::Tensor> row_losses(const at::Tensor& logits, const at::Tensor& target, const LossJob& job) {
   const at::Tensor wide = widened(logits);
-  const at::Tensor most = comm::all_reduce(wide.amax(1), job.group, comm::Reduce::max);
+  const at::Tensor most = all_reduce_op(wide.amax(1), job.group, comm::Reduce::max);
   const OwnTargets targets = own_targets(target, job);
   const double smoothing = job.options.label_smoothing;
   std::vector<at::Tensor> parts = {
       (wide - most.unsqueeze(1)).exp_().sum(1),
       wide.gather(1, targets.position.unsqueeze(1)).squeeze(1).masked_fill(targets.own.logical_not(), 0)};
   if (smoothing > 0) parts.push_back(wide.sum(1));
-  const at::Tensor sums = comm::all_reduce(at::stack(parts), job.group);
+  const at::Tensor sums = all_reduce_op(at::stack(parts), job.group);
   const at::Tensor log_sum = sums[0].log() + most;
   at::Tensor loss = log_sum - sums[1] * (1 - smoothing);
   if (smoothing > 0) loss = loss - sums[2] * (smoothing / static_cast<double>(job.classes));
@@ -94,6 +99,23 @@ struct DividedLoss : torch::autograd::Function<DividedLoss> {
   }
 };
 
+void check_targets_now(const at::Tensor& target, int64_t classes, int64_t ignore_index) {
+  const at::Tensor valid = target.eq(ignore_index).logical_or(target.ge(0).logical_and(target.lt(classes)));
+  TORCH_CHECK_VALUE(valid.all().item<bool>(), "parallel::cross_entropy: expected targets from 0 to ", classes - 1,
+                    " or the ignore_index ", ignore_index, ", got ",
+                    target.masked_select(valid.logical_not())[0].item<int64_t>(), ".");
+}
+
+/// In compiled functions, an operator of the program checks the targets, because reading them here would run all pending
+/// operators.
+void check_targets(const at::Tensor& target, int64_t classes, int64_t ignore_index) {
+  if (!tap::active_deferral()) return check_targets_now(target, classes, ignore_index);
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("bellows::check_targets", "").typed<decltype(check_targets_now)>();
+  const at::AutoDispatchBelowADInplaceOrView below;
+  op.call(target, classes, ignore_index);
+}
+
 void check_loss(const at::Tensor& logits, const at::Tensor& target, const LossJob& job) {
   const TensorCrossEntropyOptions& o = job.options;
   TORCH_CHECK_VALUE(logits.defined() && logits.is_floating_point() && logits.dim() >= 1 && logits.size(-1) == job.count,
@@ -110,14 +132,19 @@ void check_loss(const at::Tensor& logits, const at::Tensor& target, const LossJo
                     ".");
   TORCH_CHECK_VALUE(o.label_smoothing >= 0 && o.label_smoothing <= 1,
                     "parallel::cross_entropy: expected label_smoothing in [0, 1], got ", o.label_smoothing, ".");
-  if (!target.is_cpu()) return;
-  const at::Tensor valid = target.eq(o.ignore_index).logical_or(target.ge(0).logical_and(target.lt(job.classes)));
-  TORCH_CHECK_VALUE(valid.all().item<bool>(), "parallel::cross_entropy: expected targets from 0 to ", job.classes - 1,
-                    " or the ignore_index ", o.ignore_index, ", got ",
-                    target.masked_select(valid.logical_not())[0].item<int64_t>(), ".");
+  if (target.is_cpu()) check_targets(target, job.classes, o.ignore_index);
 }
 
 }  // namespace
+
+// Registered in the source file that calls the operator, so that a static link includes the registration.
+TORCH_LIBRARY_FRAGMENT(bellows, library) {
+  library.def("check_targets(Tensor target, int classes, int ignore_index) -> ()", {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(bellows, CPU, library) {
+  library.impl("check_targets", check_targets_now);
+}
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& target, int64_t classes, const comm::Group& group,
                          const TensorCrossEntropyOptions& options) {

@@ -2,7 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "bellows/comm/collectives.h"
+#include "bellows/parallel/exchange_op.h"
 
 namespace bellows::parallel {
 
@@ -32,17 +32,17 @@ at::Tensor exchange_and_add(const at::Tensor& x, int64_t dim, const comm::Group&
   slice_of_rank(x, dim, group);  // checks the sizes
   const int64_t length = x.size(dim) / group.size();
   const at::Tensor slices = x.unflatten(dim, {group.size(), length}).movedim(dim, 0).contiguous();
-  return comm::all_to_all(slices, group).sum(0);
+  return all_to_all_op(slices, group).sum(0);
 }
 
 at::Tensor run_exchange(Exchange kind, const at::Tensor& x, int64_t dim, const comm::Group& group) {
   switch (kind) {
     case Exchange::add:
-      return comm::all_reduce(x.clone(at::MemoryFormat::Contiguous), group);
+      return all_reduce_op(x, group);
     case Exchange::slice:
       return slice_of_rank(x, dim, group);
     case Exchange::gather:
-      return comm::all_gather(x.contiguous(), group).movedim(0, dim).flatten(dim, dim + 1);
+      return all_gather_op(x, group).movedim(0, dim).flatten(dim, dim + 1);
     case Exchange::add_and_slice:
       return exchange_and_add(x, dim, group);
     default:

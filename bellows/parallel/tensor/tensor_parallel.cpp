@@ -12,9 +12,11 @@
 #include "bellows/core/sharded_gradients.h"
 #include "bellows/parallel/ddp/reducer.h"
 #include "bellows/parallel/ddp/same_model.h"
+#include "bellows/parallel/exchange_op.h"
 #include "bellows/parallel/tensor/exchange.h"
 #include "bellows/parallel/tensor/layer_tap.h"
 #include "bellows/parallel/tensor/tensor_state.h"
+#include "bellows/tap/deferral.h"
 
 namespace bellows::parallel {
 
@@ -30,7 +32,7 @@ struct TensorParallel::State final : ShardedGradients {
   virtual ~State() = default;
 
   at::Tensor over_ranks(at::Tensor number, Over op) const override {
-    return comm::all_reduce(number.clone(), group, op == Over::max ? comm::Reduce::max : comm::Reduce::sum);
+    return all_reduce_op(number, group, op == Over::max ? comm::Reduce::max : comm::Reduce::sum);
   }
 
   /// Calls `body`, which runs a forward pass of the inner model. Params: inputs – the same on all ranks
@@ -139,7 +141,9 @@ void TensorParallel::State::run(const std::vector<at::Tensor>& inputs, const std
 }
 
 void TensorParallel::State::compare_batches(const std::vector<at::Tensor>& inputs) const {
-  if (group.size() > 1 && first_forward) check_batches(inputs, group);
+  if (group.size() == 1 || !first_forward) return;
+  const tap::EagerGuard eager;  // the comparison reads the data
+  check_batches(inputs, group);
 }
 
 void TensorParallel::State::run_part(const std::function<void()>& body) {
@@ -245,7 +249,7 @@ at::Tensor TensorParallel::gather_logits(const at::Tensor& logits) const {
   sizes.back() = most;
   const at::Tensor padded = at::zeros(sizes, logits.options());
   padded.narrow(-1, 0, count).copy_(logits);
-  const at::Tensor all = comm::all_gather(padded, group);
+  const at::Tensor all = all_gather_op(padded, group);
   std::vector<at::Tensor> parts;
   parts.reserve(static_cast<size_t>(group.size()));
   for (int rank = 0; rank < group.size(); ++rank)
