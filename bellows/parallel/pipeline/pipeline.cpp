@@ -260,6 +260,12 @@ struct PreparedBatch {
   double factor = 1;  ///< the mean over pipelines of the loss times this number is the mean of all batches
 };
 
+MicroBatches divided_batch(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& targets,
+                           const PipelineOptions& options) {
+  return MicroBatches::divide(inputs, targets, options.schedule.micro_batches,
+                              options.forward_call || options.backward_call);
+}
+
 /// With a data axis, all pipelines throw if the batch of one is not valid.
 PreparedBatch prepare_batch(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& targets,
                             const PipelineStepOptions& options, PipelineState& state) {
@@ -273,7 +279,7 @@ PreparedBatch prepare_batch(const std::vector<at::Tensor>& inputs, const std::ve
   };
   PreparedBatch batch;
   try {
-    batch.micro_batches = MicroBatches::divide(inputs, targets, state.options.schedule.micro_batches);
+    batch.micro_batches = divided_batch(inputs, targets, state.options);
     batch.weights = weights_of(batch.micro_batches, options);
   } catch (...) {
     sum_over_data(std::numeric_limits<double>::quiet_NaN());
@@ -356,6 +362,8 @@ double Pipeline::step(const std::vector<at::Tensor>& inputs, const std::vector<a
                  .loss_factor = options.loss_factor * batch.factor,
                  .grad_scale = options.grad_scale,
                  .random = random ? &*random : nullptr,
+                 .forward_call = &state.options.forward_call,
+                 .backward_call = &state.options.backward_call,
                  .tensor = state.options.tensor ? &*state.options.tensor : nullptr,
                  .divide_backward = state.options.divide_backward,
                  .check_finite = state.options.check_finite};
@@ -379,8 +387,9 @@ double Pipeline::step(const std::vector<at::Tensor>& inputs, const std::vector<a
 at::Tensor Pipeline::forward(const std::vector<at::Tensor>& inputs) {
   PipelineState& state = *state_;
   TORCH_CHECK(state.group, state.failure);
-  const MicroBatches batch = MicroBatches::divide(inputs, {}, state.options.schedule.micro_batches);
+  const MicroBatches batch = divided_batch(inputs, {}, state.options);
   StageStep step{.batch = &batch,
+                 .forward_call = &state.options.forward_call,
                  .tensor = state.options.tensor ? &*state.options.tensor : nullptr,
                  .check_finite = state.options.check_finite};
   state.run(*state.evaluation, std::move(step), inputs);

@@ -22,6 +22,8 @@ namespace bellows::parallel {
 
 /// Computes the loss of a micro-batch, a mean over its samples.
 using PipelineLoss = std::function<at::Tensor(const at::Tensor& output, const std::vector<at::Tensor>& targets)>;
+/// Calls `body` once, for example in a function that bellows::compile() returned.
+using StageCall = std::function<void(const std::function<void()>& body)>;
 
 struct PipelineOptions {
   PipelineSchedule schedule;
@@ -35,6 +37,10 @@ struct PipelineOptions {
   bool divide_backward = true;
   bool check_finite = false;  ///< throw if an output, a loss or a gradient between stages is infinite or NaN
   bool measure = false;       ///< record when actions run, for timeline()
+  /// Call the computations of each micro-batch in a stage: forward, with the loss in the last stage, and backward.
+  /// Messages between ranks are not part of them. If one of the functions is set, each micro-batch is a copy, so that
+  /// all of them have the same storage offset. Null: stages compute directly.
+  StageCall forward_call = nullptr, backward_call = nullptr;
   /// The ranks that hold the same stages of other pipelines, such as the data axis of a mesh. Each pipeline gets its own
   /// batches, and step() averages the gradients.
   std::optional<comm::Group> data = std::nullopt;

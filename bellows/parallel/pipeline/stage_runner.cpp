@@ -16,8 +16,16 @@
 
 namespace bellows::parallel {
 
+namespace {
+
+void call_stage(const StageCall* by, const std::function<void()>& body) {
+  by&&* by ? (*by)(body) : body();
+}
+
+}  // namespace
+
 MicroBatches MicroBatches::divide(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& targets,
-                                  int count) {
+                                  int count, bool copy) {
   int64_t samples = -1;
   for (const auto* tensors : {&inputs, &targets}) {
     for (const at::Tensor& tensor : *tensors) {
@@ -39,8 +47,10 @@ MicroBatches MicroBatches::divide(const std::vector<at::Tensor>& inputs, const s
     const auto part_of = [&](const std::vector<at::Tensor>& tensors) {
       std::vector<at::Tensor> parts;
       parts.reserve(tensors.size());
-      for (const at::Tensor& tensor : tensors)
-        parts.push_back(tensor.defined() ? tensor.narrow(0, begin, length) : at::Tensor());
+      for (const at::Tensor& tensor : tensors) {
+        const at::Tensor part = tensor.defined() ? tensor.narrow(0, begin, length) : at::Tensor();
+        parts.push_back(copy && part.defined() ? part.clone() : part);
+      }
       return parts;
     };
     result.inputs.push_back(part_of(inputs));
@@ -120,7 +130,9 @@ at::Tensor StageRunner::run_parts(int stage, int micro_batch, const at::Tensor& 
   return x;
 }
 
-at::Tensor StageRunner::weighted_loss(const at::Tensor& output, int micro_batch) {
+/// The loss from which backward starts.
+/// Params: share – set to the weighted loss; unchanged if no sample counts
+at::Tensor StageRunner::weighted_loss(const at::Tensor& output, int micro_batch, at::Tensor& share) const {
   const auto at = static_cast<size_t>(micro_batch);
   // The mean of no tokens would be 0 / 0, and so would its gradients. The previous stages need zeros.
   if (step_.weights[at] == 0) return at::where(at::zeros({}, output.options().dtype(at::kBool)), output, 0).sum();
@@ -128,8 +140,7 @@ at::Tensor StageRunner::weighted_loss(const at::Tensor& output, int micro_batch)
   TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1, "the loss function must return one number.");
   check(loss, "the loss");
   const double weight = step_.weights[at] / weight_sum_;
-  const at::Tensor share = loss.detach().to(at::kDouble).mul(weight);
-  loss_ = loss_.defined() ? loss_.add(share) : share;  // a tensor, because item() would wait for the device
+  share = loss.detach().to(at::kDouble).mul(weight);
   const at::Tensor scaled = loss.mul(weight * step_.loss_factor);
   return step_.grad_scale.defined() ? scaled.mul(step_.grad_scale.to(scaled.device())) : scaled;
 }
@@ -137,20 +148,18 @@ at::Tensor StageRunner::weighted_loss(const at::Tensor& output, int micro_batch)
 void StageRunner::forward(int stage, int micro_batch) {
   const c10::AutoGradMode grad_mode(step_.loss != nullptr);
   const at::Tensor input = receive_input(stage, micro_batch);
-  at::Tensor output;
-  const auto run = [&] { output = run_parts(stage, micro_batch, input); };
-  step_.tensor ? step_.tensor->run_part(run) : run();
-  TORCH_CHECK_VALUE(output.defined(), "stage ", stage, " returned no tensor.");
-  check(output, "the output");
-  if (is_last(stage)) {
-    if (!step_.loss) {
-      outputs_.push_back(output);
-      return;
-    }
-    output = weighted_loss(output, micro_batch);
-  } else {
-    exchange_.send({false, stage, micro_batch}, output, output.requires_grad());
-  }
+  at::Tensor output, share;
+  call_stage(step_.forward_call, [&] {
+    const auto run = [&] { output = run_parts(stage, micro_batch, input); };
+    step_.tensor ? step_.tensor->run_part(run) : run();
+    TORCH_CHECK_VALUE(output.defined(), "stage ", stage, " returned no tensor.");
+    check(output, "the output");
+    if (is_last(stage) && step_.loss) output = weighted_loss(output, micro_batch, share);
+  });
+  // A tensor, because item() would wait for the device.
+  if (share.defined()) loss_ = loss_.defined() ? loss_.add(share) : share;
+  if (!is_last(stage)) exchange_.send({false, stage, micro_batch}, output, output.requires_grad());
+  if (is_last(stage) && !step_.loss) outputs_.push_back(output);
   if (step_.loss) active_[{stage, micro_batch}] = {.input = input, .output = output};
 }
 
@@ -169,10 +178,12 @@ void StageRunner::backward(const PipelineAction& action) {
   if (!active.output.requires_grad()) {
     // All parameters of this stage and of the previous ones are frozen.
   } else if (!divide) {
-    active.output.backward(active.gradient);
+    call_stage(step_.backward_call, [&] { active.output.backward(active.gradient); });
   } else if (active.input.defined() && active.input.requires_grad()) {
-    const at::Tensor gradient = active.gradient.defined() ? active.gradient : at::ones_like(active.output);
-    active.split.emplace(active.output, gradient, active.input);
+    call_stage(step_.backward_call, [&] {
+      const at::Tensor gradient = active.gradient.defined() ? active.gradient : at::ones_like(active.output);
+      active.split.emplace(active.output, gradient, active.input);
+    });
   } else {
     return;  // no stage waits for a gradient, so backward_weight computes all gradients
   }
@@ -191,9 +202,9 @@ void StageRunner::backward_weight(int stage, int micro_batch) {
   if (found == active_.end()) return;
   Activation& active = found->second;
   if (active.split) {
-    active.split->weights();
+    call_stage(step_.backward_call, [&] { active.split->weights(); });
   } else if (active.output.defined() && active.output.requires_grad()) {
-    active.output.backward(active.gradient);
+    call_stage(step_.backward_call, [&] { active.output.backward(active.gradient); });
   }
   active_.erase(found);
 }

@@ -21,9 +21,11 @@ struct MicroBatches {
   std::vector<double> samples;                           ///< number of samples of each micro-batch
 
   /// Divides along dim 0. The numbers of samples differ by at most one.
+  /// Params: copy – if false, the results are views
   /// Throws: c10::ValueError if there are fewer samples than micro-batches, or if the tensors' numbers of samples
   ///         differ
-  static MicroBatches divide(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& targets, int count);
+  static MicroBatches divide(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& targets, int count,
+                             bool copy = false);
 };
 
 /// Seeds the default generators while random numbers of a pipeline are drawn. The destructor restores their states.
@@ -50,8 +52,10 @@ struct StageStep {
   std::vector<double> weights = {};    ///< weights of the micro-batches in the mean
   double loss_factor = 1;
   at::Tensor grad_scale = {};
-  const StageRandom* random = nullptr;     ///< null: no seeds, as in evaluation
-  const TensorParallel* tensor = nullptr;  ///< null: the layers are complete
+  const StageRandom* random = nullptr;       ///< null: no seeds, as in evaluation
+  const StageCall* forward_call = nullptr;   ///< see PipelineOptions
+  const StageCall* backward_call = nullptr;  ///< see PipelineOptions
+  const TensorParallel* tensor = nullptr;    ///< null: the layers are complete
   bool divide_backward = true, check_finite = false;
 };
 
@@ -79,7 +83,7 @@ class StageRunner {
   bool is_last(int stage) const { return stage + 1 == static_cast<int>(first_parts_.size()); }
   at::Tensor receive_input(int stage, int micro_batch);
   at::Tensor run_parts(int stage, int micro_batch, const at::Tensor& input) const;
-  at::Tensor weighted_loss(const at::Tensor& output, int micro_batch);
+  at::Tensor weighted_loss(const at::Tensor& output, int micro_batch, at::Tensor& share) const;
   void forward(int stage, int micro_batch);
   void backward(const PipelineAction& action);
   void backward_weight(int stage, int micro_batch);

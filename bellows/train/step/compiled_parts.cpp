@@ -1,5 +1,6 @@
 #include "bellows/train/step/compiled_parts.h"
 
+#include "bellows/train/recipe/pipeline_keys.h"
 #include "bellows/train/recipe/recipe.h"
 
 namespace bellows::train {
@@ -21,7 +22,7 @@ void run(auto& part, const CompiledParts::Body& body) {
 
 CompiledParts::CompiledParts(const Recipe& recipe) {
   // Always: without the tensors of a batch as arguments, which calls run eagerly would depend on earlier batches.
-  if (recipe.compile == "none") return;
+  if (recipe.compile == "none" || pipeline_ranks(recipe) > 1) return;
   evaluation_.emplace(compile(&call_body, {.always = true}));
   (recipe.compile == "step" ? step_ : forward_)
       .emplace(compile(&call_body, {.always = true, .memory_budget = recipe.memory_budget}));
@@ -41,6 +42,20 @@ void CompiledParts::evaluation(const Body& body) {
 
 bool CompiledParts::ready() const {
   return (!step_ || step_->ready()) && (!forward_ || forward_->ready());
+}
+
+CompiledStages::CompiledStages(const Recipe& recipe) {
+  if (recipe.compile == "none") return;
+  forward_.emplace(compile(&call_body, {.always = true}));
+  if (recipe.compile == "step") backward_.emplace(compile(&call_body, {.always = true}));
+}
+
+void CompiledStages::forward(const Body& body) {
+  run(forward_, body);
+}
+
+void CompiledStages::backward(const Body& body) {
+  run(backward_, body);
 }
 
 std::string compile_conflict(const Recipe& recipe) {

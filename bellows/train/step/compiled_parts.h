@@ -11,7 +11,8 @@ namespace bellows::train {
 struct Recipe;
 
 /// The compiled functions of a training loop. The recipe's `compile` selects the compiled parts: none, forward passes
-/// and evaluation, or complete steps and evaluation. All other parts run eagerly.
+/// and evaluation, or complete steps and evaluation. All other parts run eagerly. With pipeline parallelism, all parts
+/// run eagerly, because CompiledStages compiles the stages.
 /// Numerics: losses of the first 12 steps differ from eager losses by less than 2e-3 (tests/train/compiled_test.cpp)
 /// Threads:  not thread-safe
 class CompiledParts {
@@ -34,6 +35,25 @@ class CompiledParts {
   using Part = Compiled<void (*)(const Body&)>;
 
   std::optional<Part> step_, forward_, evaluation_;
+};
+
+/// The compiled functions of pipeline stages. The recipe's `compile` selects them: forward passes of micro-batches, or
+/// forward and backward. Messages between the ranks are not part of them. All micro-batches of a stage with the same
+/// sizes share their programs.
+/// Numerics: like CompiledParts (tests/train/parallel/compiled_mesh_test.cpp)
+/// Threads:  not thread-safe
+class CompiledStages {
+ public:
+  using Body = CompiledParts::Body;
+
+  explicit CompiledStages(const Recipe& recipe);
+
+  bool on() const { return forward_.has_value(); }
+  void forward(const Body& body);   ///< forward pass of one micro-batch in a stage, also in evaluation
+  void backward(const Body& body);  ///< backward of one micro-batch in a stage
+
+ private:
+  std::optional<Compiled<void (*)(const Body&)>> forward_, backward_;
 };
 
 /// Returns the reason why this recipe cannot use its `compile` setting, or "" if it can.

@@ -25,6 +25,7 @@
 #include "bellows/train/recipe/pipeline_keys.h"
 #include "bellows/train/recipe/recipe_error.h"
 #include "bellows/train/step/batch_placement.h"
+#include "bellows/train/step/compiled_parts.h"
 
 namespace bellows::train {
 
@@ -55,11 +56,16 @@ ModelParts parts_with_precision(const Job& job) {
 }
 
 parallel::Pipeline divided_into_stages(const Job& job, const comm::Mesh& mesh, const TensorRanks* tensor) {
+  const auto compiled = std::make_shared<CompiledStages>(job.recipe);
   parallel::PipelineOptions options{.schedule = schedule_of(job),
                                     .seed = static_cast<uint64_t>(job.recipe.seed),
                                     .divide_backward = job.recipe.recompute == "none"};
   if (mesh.size("data") > 1) options.data = mesh.group("data");
   if (tensor) options.tensor = tensor->layers();
+  if (compiled->on()) {
+    options.forward_call = [compiled](const CompiledStages::Body& body) { compiled->forward(body); };
+    options.backward_call = [compiled](const CompiledStages::Body& body) { compiled->backward(body); };
+  }
   return parallel::pipeline(parts_with_precision(job), mesh.group("pipeline"), options);
 }
 
