@@ -3,6 +3,10 @@
 #include <c10/util/Exception.h>
 #include <c10/util/accumulate.h>
 
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
 namespace bellows::comm {
 
 namespace {
@@ -10,6 +14,34 @@ namespace {
 /// The sizes in which offset and length are counted.
 std::vector<int64_t> extents(const ShardSpec& spec) {
   return spec.is_run() ? std::vector<int64_t>{c10::multiply_integers(spec.sizes)} : spec.sizes;
+}
+
+/// Splits elements [begin, end) of a row-major tensor into boxes, from dim `dim` on.
+/// Params: at – the indices of the dims before it
+void cut_into_boxes(const std::vector<int64_t>& sizes, size_t dim, int64_t begin, int64_t end, std::vector<int64_t>& at,
+                    std::vector<ShardSpec>& boxes) {
+  const int64_t row = std::accumulate(sizes.begin() + static_cast<std::ptrdiff_t>(dim) + 1, sizes.end(), int64_t{1},
+                                      std::multiplies<>());
+  const auto partial = [&](int64_t index, int64_t from, int64_t to) {
+    at.push_back(index);
+    cut_into_boxes(sizes, dim + 1, from, to, at, boxes);
+    at.pop_back();
+  };
+  int64_t first = begin / row;
+  const int64_t last = end / row;
+  if (begin % row != 0) {
+    partial(first, begin % row, std::min(row, end - first * row));
+    ++first;
+  }
+  if (first < last) {
+    ShardSpec box{sizes, at, std::vector<int64_t>(at.size(), 1)};
+    box.offset.push_back(first);
+    box.length.push_back(last - first);
+    box.offset.resize(sizes.size(), 0);
+    box.length.insert(box.length.end(), sizes.begin() + static_cast<std::ptrdiff_t>(dim) + 1, sizes.end());
+    boxes.push_back(std::move(box));
+  }
+  if (last >= first && end % row != 0) partial(last, 0, end % row);
 }
 
 }  // namespace
@@ -66,6 +98,16 @@ std::vector<std::pair<int64_t, int64_t>> ShardSpec::runs() const {
     }
     if (dim == 0) return runs;
   }
+}
+
+std::vector<ShardSpec> ShardSpec::boxes() const {
+  if (!is_run()) return {*this};
+  if (numel() == 0) return {};
+  if (sizes.empty()) return {whole(sizes)};
+  std::vector<ShardSpec> result;
+  std::vector<int64_t> at;
+  cut_into_boxes(sizes, 0, offset[0], offset[0] + length[0], at, result);
+  return result;
 }
 
 }  // namespace bellows::comm

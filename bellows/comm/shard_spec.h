@@ -31,6 +31,9 @@ struct ShardSpec {
   /// the part.
   /// Throws: c10::ValueError if the part is not inside the tensor
   std::vector<std::pair<int64_t, int64_t>> runs() const;
+  /// Converts the part, which may be a box or a run, to boxes. A run becomes at most 2 · dims - 1 boxes, in the order of
+  /// its elements.
+  std::vector<ShardSpec> boxes() const;
 };
 
 }  // namespace bellows::comm

@@ -43,14 +43,18 @@ std::vector<const ShardedGradients*> gradient_owners(const std::vector<at::Tenso
   return owners;
 }
 
-ShardedGradientsEntry::ShardedGradientsEntry(std::vector<std::pair<at::Tensor, at::Tensor>> parts)
-    : parts_(std::move(parts)) {}
+ShardedGradientsEntry::ShardedGradientsEntry(const ShardedGradients* owner,
+                                             std::vector<std::pair<at::Tensor, at::Tensor>> parts)
+    : owner_(owner), parts_(std::move(parts)) {
+  earlier_.reserve(parts_.size());
+  for (const auto& [parameter, part] : parts_) earlier_.push_back(gradient_part(parameter));
+}
 
 // The delegated constructor has created the object, so if this body throws, the destructor removes what it registered.
 ShardedGradientsEntry::ShardedGradientsEntry(const ShardedGradients& owner,
                                              std::vector<std::pair<at::Tensor, at::Tensor>> parts,
                                              const std::vector<at::Tensor>& copies)
-    : ShardedGradientsEntry(std::move(parts)) {
+    : ShardedGradientsEntry(&owner, std::move(parts)) {
   ScatteredGradients& all = scattered();
   const MutexLock lock(all.mutex);
   for (const auto& [parameter, part] : parts_) {
@@ -64,8 +68,15 @@ ShardedGradientsEntry::ShardedGradientsEntry(const ShardedGradients& owner,
 ShardedGradientsEntry::~ShardedGradientsEntry() {
   ScatteredGradients& all = scattered();
   const MutexLock lock(all.mutex);
-  for (const auto& [parameter, part] : parts_) {
-    for (const at::Tensor& key : {parameter, part}) all.parts.erase(key.unsafeGetTensorImpl());
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const auto found = all.parts.find(parts_[i].first.unsafeGetTensorImpl());
+    // The earlier owner may have ended first. It has then removed the parameter.
+    if (earlier_[i].owner && found != all.parts.end() && found->second.owner == owner_) {
+      found->second = earlier_[i];
+    } else if (found != all.parts.end()) {
+      all.parts.erase(found);
+    }
+    if (!parts_[i].second.is_same(parts_[i].first)) all.parts.erase(parts_[i].second.unsafeGetTensorImpl());
   }
   all.any = !all.parts.empty();
 }

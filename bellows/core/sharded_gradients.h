@@ -14,6 +14,9 @@ class ShardedGradients {
   enum class Over { sum, max };
   /// All-reduces one scalar per rank with `op`. The result is the same on all ranks. All ranks must call this function.
   virtual at::Tensor over_ranks(at::Tensor number, Over op) const = 0;
+  /// The owner of the gradients of which this object has shards, such as those of a slice of a layer; null: they are
+  /// complete. over_ranks() includes its ranks.
+  virtual const ShardedGradients* outer() const { return nullptr; }
 
  protected:
   ~ShardedGradients() = default;
@@ -39,7 +42,8 @@ GradientPart gradient_part(const at::Tensor& parameter);
 /// owners are omitted.
 std::vector<const ShardedGradients*> gradient_owners(const std::vector<at::Tensor>& parameters);
 
-/// Registers the shards of an owner for gradient_part() while the object exists.
+/// Registers the shards of an owner for gradient_part() while the object exists. Afterwards, the parameters have their
+/// earlier owner, which must exist as long as this object.
 class ShardedGradientsEntry {
  public:
   /// Params: parts – pairs of a parameter and this rank's shard
@@ -51,8 +55,10 @@ class ShardedGradientsEntry {
   ShardedGradientsEntry& operator=(const ShardedGradientsEntry&) = delete;
 
  private:
-  explicit ShardedGradientsEntry(std::vector<std::pair<at::Tensor, at::Tensor>> parts);
+  ShardedGradientsEntry(const ShardedGradients* owner, std::vector<std::pair<at::Tensor, at::Tensor>> parts);
+  const ShardedGradients* owner_;
   std::vector<std::pair<at::Tensor, at::Tensor>> parts_;
+  std::vector<GradientPart> earlier_;  ///< of each parameter
 };
 
 }  // namespace bellows

@@ -641,7 +641,7 @@ void FitRun::finish_epoch() {
   if (log_) log_->epoch(record);
   const bool histograms = recipe_.log.find("tensorboard") != std::string::npos && !recipe_.run_folder.empty();
   if (histograms) loop_->ranks().gather_parameters();  // rank 0 reads them
-  const bool divided = loop_->ranks().divides_model();
+  const bool divided = loop_->ranks().divides_model() && !loop_->ranks().shards_parameters();
   if (log_) log_->histograms(divided ? loop_->ranks().local_model() : loop_->job().model, record.steps);
   if (histograms) loop_->ranks().release_parameters();
   if (folder_ && (recipe_.save_steps == 0 || done())) save();

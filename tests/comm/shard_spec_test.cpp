@@ -51,6 +51,28 @@ TEST(ShardSpec, WholeTensorsAndRunsOfElementsAreOneRun) {
   EXPECT_THAT((ShardSpec{{4, 6}, {1, 2}, {2, 3}}).runs(), ElementsAre(Pair(8, 3), Pair(14, 3)));
 }
 
+// The boxes of a run have its elements, in their order.
+TEST(ShardSpec, RunsBecomeBoxes) {
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{3, 2, 4}, {4, 6}, {24}, {24, 1}, {2, 1, 3, 4}}) {
+    for (int64_t begin = 0; begin < 24; ++begin) {
+      for (int64_t count = 1; count <= 24 - begin; ++count) {
+        std::vector<at::Tensor> parts;
+        const std::vector<ShardSpec> boxes = ShardSpec::run(sizes, begin, count).boxes();
+        for (const ShardSpec& box : boxes) {
+          ASSERT_FALSE(box.is_run());
+          parts.push_back(sliced(box));
+        }
+        ASSERT_TRUE(at::equal(at::cat(parts), at::arange(begin, begin + count))) << begin << " " << count;
+        EXPECT_LE(boxes.size(), 2 * sizes.size() - 1);
+      }
+    }
+  }
+  const ShardSpec box{{4, 6}, {1, 2}, {2, 3}};
+  EXPECT_THAT(box.boxes(), ElementsAre(box));
+  EXPECT_THAT(ShardSpec::run({3, 4}, 5, 0).boxes(), ElementsAre());
+  EXPECT_THAT(ShardSpec::run({}, 0, 1).boxes(), ElementsAre(ShardSpec::whole({})));
+}
+
 TEST(ShardSpec, BoxesOutsideAreRefused) {
   EXPECT_THAT(message_of([] { ShardSpec::run({3, 4}, 6, 7).runs(); }), HasSubstr("inside a tensor of sizes [3, 4]"));
   EXPECT_THAT(message_of([] { (ShardSpec{{4, 6}, {0, 0}, {4, 7}}).runs(); }), HasSubstr("length [4, 7]"));

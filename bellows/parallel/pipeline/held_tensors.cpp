@@ -96,7 +96,6 @@ void HeldTensors::free_others() const {
     if (tensor.grad().defined()) tensor.mutable_grad().reset();
     tensor.set_data(at::empty({0}, tensor.options()));
   }
-  if (tensor_) tensor_->forget_freed_layers();
 }
 
 NamedTensors HeldTensors::named() const {
@@ -118,10 +117,7 @@ std::vector<at::Tensor> HeldTensors::copies() const {
 
 std::vector<comm::Shard> HeldTensors::shards() const {
   if (tensor_) return tensor_->shards_of(named());
-  std::vector<comm::Shard> shards;
-  for (const auto& [name, tensor] : named())
-    shards.push_back({name, tensor.detach(), comm::ShardSpec::whole(tensor.sizes().vec())});
-  return shards;
+  return whole_shards(named());
 }
 
 /// Returns the index that each parameter of this rank's optimizer has in the optimizer of one process. Collective: if

@@ -57,10 +57,27 @@ bool computes_gradients() {
 
 LayerTap::LayerTap(comm::Group group, std::vector<TensorCut> cuts, std::optional<at::Generator> generator)
     : group_(std::move(group)), generator_(std::move(generator)) {
-  for (TensorCut& cut : cuts) {
-    const auto* storage = cut.parameter.storage().unsafeGetStorageImpl();
-    if (cut.sizes.size() > 1) layers_[storage] = {std::move(cut)};
-  }
+  for (TensorCut& cut : cuts) add({std::move(cut)});
+}
+
+void LayerTap::add(Layer layer) {
+  const at::Tensor& parameter = layer.cut.parameter;
+  // Biases are not recognized. A freed parameter has one dim, too.
+  if (layer.cut.sizes.size() < 2 || parameter.dim() < 2) return;
+  layer.begin = parameter.storage_offset();
+  layer.end = layer.begin + parameter.numel();
+  layers_[parameter.storage().unsafeGetStorageImpl()].push_back(std::move(layer));
+}
+
+/// Whether all parameters are still where they were.
+bool LayerTap::is_current() const {
+  return std::all_of(layers_.begin(), layers_.end(), [](const auto& entry) {
+    return std::all_of(entry.second.begin(), entry.second.end(), [&](const Layer& layer) {
+      const at::Tensor& parameter = layer.cut.parameter;
+      return parameter.storage().unsafeGetStorageImpl() == entry.first && parameter.storage_offset() == layer.begin &&
+             parameter.dim() > 1;
+    });
+  });
 }
 
 LayerTap::Layer* LayerTap::layer_of(const c10::IValue& weight) {
@@ -68,27 +85,33 @@ LayerTap::Layer* LayerTap::layer_of(const c10::IValue& weight) {
   const at::Tensor& tensor = weight.toTensor();
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
   const auto found = layers_.find(tensor.storage().unsafeGetStorageImpl());
-  return found == layers_.end() ? nullptr : &found->second;
+  if (found == layers_.end()) return nullptr;
+  const int64_t offset = tensor.storage_offset();
+  const auto has = [&](const Layer& layer) {
+    const bool is_empty = layer.begin == layer.end;  // the rank has no row of a small vocabulary
+    return layer.begin <= offset && (is_empty ? tensor.numel() == 0 && offset == layer.begin : offset < layer.end);
+  };
+  const auto layer = std::find_if(found->second.begin(), found->second.end(), has);
+  return layer == found->second.end() ? nullptr : &*layer;
 }
 
 void LayerTap::reset() {
   copied_ = {};
   inside_ = sequence_ = false;
-}
-
-void LayerTap::forget_freed() {
-  // Another tensor could get the address of a freed storage.
-  std::erase_if(layers_, [](const auto& entry) {
-    return entry.second.cut.parameter.storage().unsafeGetStorageImpl() != entry.first;
-  });
+  if (is_current()) return;
   logits_ = nullptr;
+  for (auto& [storage, layers] : std::exchange(layers_, {})) {
+    for (Layer& layer : layers) add(std::move(layer));
+  }
 }
 
 void LayerTap::check_all_used() const {
-  for (const auto& [storage, layer] : layers_) {
-    TORCH_CHECK(layer.used, "tensor parallelism: no linear, matmul or embedding has read the divided parameter \"",
-                layer.cut.name, "\" in the first forward pass, so its layer would compute wrong results. Leave it out ",
-                "of the plan.");
+  for (const auto& [storage, layers] : layers_) {
+    for (const Layer& layer : layers) {
+      TORCH_CHECK(layer.used, "tensor parallelism: no linear, matmul or embedding has read the divided parameter \"",
+                  layer.cut.name, "\" in the first forward pass, so its layer would compute wrong results. Leave it ",
+                  "out of the plan.");
+    }
   }
 }
 

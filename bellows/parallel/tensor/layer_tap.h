@@ -19,8 +19,8 @@
 
 namespace bellows::parallel {
 
-/// Adds the exchanges of tensor parallelism to the layers of a model. It recognizes the layers by the storage of their
-/// weights, so each divided weight must have its own storage.
+/// Adds the exchanges of tensor parallelism to the layers of a model. It recognizes the layers by the memory of their
+/// weights, which may be a part of a storage.
 class LayerTap final : public tap::ArgumentTap, public tap::OpCheck {
  public:
   LayerTap(comm::Group group, std::vector<TensorCut> cuts, std::optional<at::Generator> generator);
@@ -30,10 +30,9 @@ class LayerTap final : public tap::ArgumentTap, public tap::OpCheck {
   /// Throws: c10::Error if an operator that does not support divided weights reads one
   void check(const tap::OpRef& op, tap::Stack& stack) override;
 
-  /// Forgets the tensors of the last forward pass. Call it before and after each pass.
+  /// Forgets the tensors of the last forward pass, and finds the layers whose parameters were moved, for example by
+  /// zero_optimizer(). Layers whose parameters pipeline() has freed are removed. Call it before and after each pass.
   void reset();
-  /// Removes the layers whose parameters pipeline() has freed.
-  void forget_freed();
   /// Throws: c10::Error if no supported operator has used one of the divided weights so far
   void check_all_used() const;
   /// Whether an output layer has computed divided logits.
@@ -47,6 +46,7 @@ class LayerTap final : public tap::ArgumentTap, public tap::OpCheck {
   struct Layer {
     TensorCut cut;
     bool used = false;
+    int64_t begin = 0, end = 0;  ///< elements of the storage that the parameter has
   };
   struct Copied {
     at::Tensor input, result;
@@ -55,6 +55,8 @@ class LayerTap final : public tap::ArgumentTap, public tap::OpCheck {
   };
 
   Layer* layer_of(const c10::IValue& weight);
+  void add(Layer layer);
+  bool is_current() const;
   Copied column_input(const at::Tensor& x);
   at::Tensor row_input(const at::Tensor& x, const at::Tensor& weight, const Layer& layer) const;
   at::Tensor row_output(const at::Tensor& partial, const at::Tensor& bias) const;
@@ -72,7 +74,7 @@ class LayerTap final : public tap::ArgumentTap, public tap::OpCheck {
 
   const comm::Group group_;
   const std::optional<at::Generator> generator_;
-  std::unordered_map<const c10::StorageImpl*, Layer> layers_;
+  std::unordered_map<const c10::StorageImpl*, std::vector<Layer>> layers_;
   /// The latest inputs of column layers. Layers with the same input share one exchange in backward. During backward,
   /// the second runs of checkpointed functions keep an input only until the next row layer.
   std::array<Copied, 4> copied_;

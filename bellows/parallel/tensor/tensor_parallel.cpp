@@ -202,10 +202,6 @@ void TensorParallel::check_layers() const {
   state_->check_layers();
 }
 
-void TensorParallel::forget_freed_layers() const {
-  state_->tap->forget_freed();
-}
-
 bool TensorParallel::has_divided_logits() const {
   return state_->tap->has_divided_logits();
 }
@@ -266,7 +262,11 @@ std::vector<comm::Shard> TensorParallel::shards() const {
 }
 
 std::vector<comm::Shard> TensorParallel::shards_of(const NamedTensors& local) const {
-  return shards_like(state_->inner, local, state_->cuts, state_->group);
+  return complete_shards(whole_shards(local));
+}
+
+std::vector<comm::Shard> TensorParallel::complete_shards(const std::vector<comm::Shard>& of_slices) const {
+  return parallel::complete_shards(state_->inner, of_slices, state_->cuts, state_->group);
 }
 
 void TensorParallel::restore_model() const {
@@ -312,7 +312,9 @@ std::string TensorParallel::describe() const {
 }
 
 bool is_divided(const at::Tensor& parameter) {
-  return dynamic_cast<const State*>(gradient_part(parameter).owner) != nullptr;
+  const ShardedGradients* owner = gradient_part(parameter).owner;
+  while (owner && owner->outer()) owner = owner->outer();
+  return dynamic_cast<const State*>(owner) != nullptr;
 }
 
 TensorParallel parallelize(const Model& model, const comm::Group& group, const TensorPlan& plan,

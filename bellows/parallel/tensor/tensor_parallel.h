@@ -92,8 +92,6 @@ class TensorParallel {
   void run_part(const std::function<void()>& body) const;
   /// In the first forward pass, throws c10::Error if a divided weight was not used.
   void check_layers() const;
-  /// Forgets the layers whose parameters were freed.
-  void forget_freed_layers() const;
 
   /// Whether a forward pass has computed divided logits.
   bool has_divided_logits() const;
@@ -122,6 +120,10 @@ class TensorParallel {
   /// parts are views of these tensors.
   /// Throws: c10::ValueError if a name is not in the model's state_dict()
   std::vector<comm::Shard> shards_of(const NamedTensors& local) const;
+  /// Converts parts of this rank's slices to parts of complete tensors, for example the shards of a ShardedOptimizer
+  /// (ZeRO-3). The results are views of the given tensors.
+  /// Throws: like shards_of()
+  std::vector<comm::Shard> complete_shards(const std::vector<comm::Shard>& of_slices) const;
   /// Restores the complete parameters on all ranks and removes the gradients. Afterwards, destroy this object and all
   /// objects that use the parameters, such as optimizers. Collective.
   void restore_model() const;

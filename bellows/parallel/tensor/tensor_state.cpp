@@ -14,22 +14,50 @@ namespace bellows::parallel {
 
 namespace {
 
-/// Describes the parts of a divided tensor. They are views of `local`.
-void append_parts(std::vector<comm::Shard>& shards, const std::string& name, const at::Tensor& local,
-                  const TensorCut& cut, const comm::Group& group) {
-  int64_t at = 0;
-  for (comm::ShardSpec& spec : cut.boxes(group.rank(), group.size())) {
-    const int64_t length = spec.length[static_cast<size_t>(cut.dim)];
-    shards.push_back({name, local.narrow(cut.dim, at, length), std::move(spec)});
+/// Appends the elements of a box in this rank's slice of a tensor, as boxes in the complete tensor.
+/// Params: box – in the slice; part – its elements, in the shape of the box
+void append_box(std::vector<comm::Shard>& shards, const std::string& name, const comm::ShardSpec& box,
+                const at::Tensor& part, const TensorCut& cut, const comm::Group& group) {
+  const auto dim = static_cast<size_t>(cut.dim);
+  int64_t at = 0;  // start of a range in the slice
+  for (const auto& [begin, length] : cut.ranges(group.rank(), group.size())) {
+    const int64_t first = std::max(at, box.offset[dim]);
+    const int64_t end = std::min(at + length, box.offset[dim] + box.length[dim]);
+    const int64_t count = std::max<int64_t>(end - first, 0);
+    if (count > 0 || length == 0) {  // a rank can have no rows of a small vocabulary
+      comm::ShardSpec spec{cut.sizes, box.offset, box.length};
+      spec.offset[dim] = begin + first - at;
+      spec.length[dim] = count;
+      shards.push_back({name, part.narrow(cut.dim, first - box.offset[dim], count), std::move(spec)});
+    }
     at += length;
   }
 }
 
-void append_whole(std::vector<comm::Shard>& shards, const std::string& name, const at::Tensor& tensor) {
-  shards.push_back({name, tensor, comm::ShardSpec::whole(tensor.sizes().vec())});
+/// Converts a part of this rank's slice to parts of the complete tensor. They are views of it.
+void append_parts(std::vector<comm::Shard>& shards, const comm::Shard& of_slice, const TensorCut& cut,
+                  const comm::Group& group) {
+  const auto& [name, local, spec] = of_slice;
+  if (!spec.is_run()) return append_box(shards, name, spec, local, cut, group);
+  int64_t at = 0;
+  for (const comm::ShardSpec& box : spec.boxes()) {
+    append_box(shards, name, box, local.narrow(0, at, box.numel()).view(box.length), cut, group);
+    at += box.numel();
+  }
+}
+
+comm::Shard whole_shard(const std::string& name, const at::Tensor& tensor) {
+  return {name, tensor, comm::ShardSpec::whole(tensor.sizes().vec())};
+}
+
+/// The parts of the optimizer's state that this rank holds, in the slices of parameters.
+std::vector<comm::Shard> state_of_slices(const torch::optim::Optimizer& optimizer) {
+  const auto* sharded = dynamic_cast<const ShardedOptimizer*>(&optimizer);
+  return sharded ? sharded->state_shards() : whole_shards(optim::state_dict(optimizer));
 }
 
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  if (const auto* sharded = dynamic_cast<const ShardedOptimizer*>(&optimizer)) return sharded->parameters();
   std::vector<at::Tensor> parameters;
   for (const auto& group : optimizer.param_groups())
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
@@ -66,24 +94,31 @@ const TensorCut* find_cut(const std::vector<TensorCut>& cuts, const at::Tensor& 
   return found == cuts.end() ? nullptr : &*found;
 }
 
-std::vector<comm::Shard> model_shards(const Model& model, const std::vector<TensorCut>& cuts,
-                                      const comm::Group& group) {
-  return shards_like(model, model.state_dict(), cuts, group);
+std::vector<comm::Shard> whole_shards(const NamedTensors& tensors) {
+  std::vector<comm::Shard> shards;
+  shards.reserve(tensors.size());
+  for (const auto& [name, tensor] : tensors) shards.push_back(whole_shard(name, tensor.detach()));
+  return shards;
 }
 
-std::vector<comm::Shard> shards_like(const Model& model, const NamedTensors& local, const std::vector<TensorCut>& cuts,
-                                     const comm::Group& group) {
+std::vector<comm::Shard> model_shards(const Model& model, const std::vector<TensorCut>& cuts,
+                                      const comm::Group& group) {
+  return complete_shards(model, whole_shards(model.state_dict()), cuts, group);
+}
+
+std::vector<comm::Shard> complete_shards(const Model& model, const std::vector<comm::Shard>& of_slices,
+                                         const std::vector<TensorCut>& cuts, const comm::Group& group) {
   const NamedTensors state = model.state_dict();
   const std::map<std::string, at::Tensor> originals(state.begin(), state.end());
   std::vector<comm::Shard> shards;
-  for (const auto& [name, tensor] : local) {
-    const auto original = originals.find(name);
+  for (const comm::Shard& part : of_slices) {
+    const auto original = originals.find(part.name);
     TORCH_CHECK_VALUE(original != originals.end(), "tensor parallelism: the model \"", model.name(),
-                      "\" has no tensor \"", name, "\".");
+                      "\" has no tensor \"", part.name, "\".");
     if (const TensorCut* cut = find_cut(cuts, original->second)) {
-      append_parts(shards, name, tensor.detach(), *cut, group);
+      append_parts(shards, part, *cut, group);
     } else {
-      append_whole(shards, name, tensor.detach());
+      shards.push_back(part);
     }
   }
   return shards;
@@ -93,12 +128,12 @@ std::vector<comm::Shard> optimizer_shards(const torch::optim::Optimizer& optimiz
                                           const comm::Group& group) {
   const std::vector<at::Tensor> parameters = parameters_of(optimizer);
   std::vector<comm::Shard> shards;
-  for (const auto& [name, tensor] : optim::state_dict(optimizer)) {
-    const TensorCut* cut = cut_of_state(name, parameters, cuts);
-    if (cut && is_divided(name, tensor.sizes(), cut->parameter.sizes(), tensor.scalar_type())) {
-      append_parts(shards, name, tensor.detach(), *cut, group);
+  for (const comm::Shard& part : state_of_slices(optimizer)) {
+    const TensorCut* cut = cut_of_state(part.name, parameters, cuts);
+    if (cut && is_divided(part.name, part.spec.sizes, cut->parameter.sizes(), part.local.scalar_type())) {
+      append_parts(shards, part, *cut, group);
     } else {
-      append_whole(shards, name, tensor.detach());
+      shards.push_back(part);
     }
   }
   return shards;
@@ -112,9 +147,9 @@ std::vector<comm::Shard> wanted_optimizer_shards(const torch::optim::Optimizer& 
   for (const SavedTensor& tensor : saved) {
     const TensorCut* cut = cut_of_state(tensor.name, parameters, cuts);
     if (cut && is_divided(tensor.name, tensor.sizes, cut->sizes, tensor.dtype)) {
-      append_parts(shards, tensor.name, at::empty(cut->parameter.sizes(), tensor.dtype), *cut, group);
+      append_parts(shards, whole_shard(tensor.name, at::empty(cut->parameter.sizes(), tensor.dtype)), *cut, group);
     } else {
-      append_whole(shards, tensor.name, at::empty(tensor.sizes, tensor.dtype));
+      shards.push_back(whole_shard(tensor.name, at::empty(tensor.sizes, tensor.dtype)));
     }
   }
   return shards;

@@ -16,10 +16,12 @@ namespace bellows::parallel {
 /// Returns how a parameter is divided, or null if it is complete.
 const TensorCut* find_cut(const std::vector<TensorCut>& cuts, const at::Tensor& parameter);
 
+/// Describes tensors that this rank holds as complete ones.
+std::vector<comm::Shard> whole_shards(const NamedTensors& tensors);
 std::vector<comm::Shard> model_shards(const Model& model, const std::vector<TensorCut>& cuts, const comm::Group& group);
-/// The same for tensors with the names and the local sizes of the model's state.
-std::vector<comm::Shard> shards_like(const Model& model, const NamedTensors& local, const std::vector<TensorCut>& cuts,
-                                     const comm::Group& group);
+/// Converts parts of this rank's slices, with the names of the model's state, to parts of complete tensors.
+std::vector<comm::Shard> complete_shards(const Model& model, const std::vector<comm::Shard>& of_slices,
+                                         const std::vector<TensorCut>& cuts, const comm::Group& group);
 std::vector<comm::Shard> optimizer_shards(const torch::optim::Optimizer& optimizer, const std::vector<TensorCut>& cuts,
                                           const comm::Group& group);
 std::vector<comm::Shard> wanted_optimizer_shards(const torch::optim::Optimizer& optimizer,

@@ -3,6 +3,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -17,6 +18,20 @@ std::optional<comm::Group> duplicate_of(const std::optional<comm::Group>& group)
 }
 
 }  // namespace
+
+class GradientShards::OfSlices final : public ShardedGradients {
+ public:
+  OfSlices(const GradientShards& shards, const ShardedGradients& slices) : shards_(shards), slices_(slices) {}
+  virtual ~OfSlices() = default;
+  at::Tensor over_ranks(at::Tensor number, Over op) const override {
+    return slices_.over_ranks(shards_.over_ranks(std::move(number), op), op);
+  }
+  const ShardedGradients* outer() const override { return &slices_; }
+
+ private:
+  const GradientShards& shards_;
+  const ShardedGradients& slices_;
+};
 
 GradientShards::GradientShards(Layout& layout, const ShardGroups& groups, const comm::Group& all,
                                std::optional<at::ScalarType> dtype, std::shared_ptr<BucketFile> file)
@@ -34,8 +49,6 @@ GradientShards::GradientShards(Layout& layout, const ShardGroups& groups, const 
       used_(layout.trained_places),
       incomplete_(layout.trained_units) {
   std::iota(order_.begin(), order_.end(), size_t{0});
-  std::vector<std::pair<at::Tensor, at::Tensor>> parts;
-  parts.reserve(layout.trained_places);
   taps_.reserve(layout.trained_places);
   for (size_t unit = 0; unit < layout.trained_units; ++unit) {
     const std::vector<size_t>& places = layout.units[unit].places;
@@ -43,11 +56,30 @@ GradientShards::GradientShards(Layout& layout, const ShardGroups& groups, const 
   }
   for (size_t i = 0; i < layout.trained_places; ++i) {
     const Place& place = layout.places[i];
-    parts.emplace_back(place.parameter, place.piece);
     taps_.push_back(std::make_unique<tap::GradientTap>(
         place.parameter, [this, i](const at::Tensor& parameter) { arrived(i, parameter); }));
   }
-  entry_ = std::make_unique<ShardedGradientsEntry>(*this, std::move(parts));
+  register_gradients();
+}
+
+GradientShards::~GradientShards() = default;
+
+void GradientShards::register_gradients() {
+  std::map<const ShardedGradients*, std::vector<std::pair<at::Tensor, at::Tensor>>> by_slices;
+  for (size_t i = 0; i < layout_.trained_places; ++i) {
+    const Place& place = layout_.places[i];
+    by_slices[gradient_part(place.parameter).owner].emplace_back(place.parameter, place.piece);
+  }
+  for (auto& [slices, parts] : by_slices) {
+    const ShardedGradients* owner = this;
+    if (slices) owner = of_slices_.emplace_back(std::make_unique<OfSlices>(*this, *slices)).get();
+    entries_.push_back(std::make_unique<ShardedGradientsEntry>(*owner, std::move(parts)));
+  }
+}
+
+bool GradientShards::shards(const at::Tensor& parameter) {
+  const ShardedGradients* owner = gradient_part(parameter).owner;
+  return dynamic_cast<const GradientShards*>(owner) || dynamic_cast<const OfSlices*>(owner);
 }
 
 at::TensorOptions GradientShards::options_of(const Unit& unit) const {

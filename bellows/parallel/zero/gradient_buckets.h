@@ -33,11 +33,13 @@ class GradientShards final : public ShardedGradients {
   ///         file – for the gradients of the shards; null: they are in memory
   GradientShards(Layout& layout, const ShardGroups& groups, const comm::Group& all,
                  std::optional<at::ScalarType> dtype = {}, std::shared_ptr<BucketFile> file = nullptr);
-  virtual ~GradientShards() = default;
+  virtual ~GradientShards();
   GradientShards(const GradientShards&) = delete;
   GradientShards& operator=(const GradientShards&) = delete;
 
   at::Tensor over_ranks(at::Tensor number, Over op) const override;
+  /// Whether an object of this class shards the gradient of a parameter.
+  static bool shards(const at::Tensor& parameter);
 
   /// From start_keeping() to stop_keeping(), backward passes leave their gradients in `parameter.grad()`. The next backward
   /// pass exchanges the sums. Calls can be nested.
@@ -61,6 +63,10 @@ class GradientShards final : public ShardedGradients {
     comm::Pending mean;
   };
 
+  /// Owns the gradients of parameters that are slices of larger tensors, as in tensor parallelism.
+  class OfSlices;
+
+  void register_gradients();
   void arrived(size_t place, const at::Tensor& parameter);
   void follow_backward() BELLOWS_REQUIRES(mutex_);
   void put(size_t place, at::Tensor& gradient) BELLOWS_REQUIRES(mutex_);
@@ -99,7 +105,8 @@ class GradientShards final : public ShardedGradients {
   std::vector<bool> used_ BELLOWS_GUARDED_BY(mutex_);        ///< for each trained parameter, since the last step
   std::vector<bool> incomplete_ BELLOWS_GUARDED_BY(mutex_);  ///< for each bucket: was sent without a gradient
   std::vector<std::unique_ptr<tap::GradientTap>> taps_;
-  std::unique_ptr<ShardedGradientsEntry> entry_;
+  std::vector<std::unique_ptr<OfSlices>> of_slices_;  ///< one per owner of slices
+  std::vector<std::unique_ptr<ShardedGradientsEntry>> entries_;
 };
 
 }  // namespace bellows::parallel

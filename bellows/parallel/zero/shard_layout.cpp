@@ -135,39 +135,6 @@ Unit fill_unit(const OpenUnit& open, std::vector<Place>& places, const ShardGrou
   return unit;
 }
 
-/// A box of a tensor whose dims are in memory order.
-struct Box {
-  std::vector<int64_t> offset, length;
-};
-
-/// Splits elements [begin, end) of a row-major tensor into boxes, from dim `dim` on; `at` has the indices of the dims
-/// before it.
-void cut(const std::vector<int64_t>& sizes, size_t dim, int64_t begin, int64_t end, std::vector<int64_t>& at,
-         std::vector<Box>& boxes) {
-  const int64_t row = std::accumulate(sizes.begin() + static_cast<std::ptrdiff_t>(dim) + 1, sizes.end(), int64_t{1},
-                                      std::multiplies<>());
-  const auto partial = [&](int64_t index, int64_t from, int64_t to) {
-    at.push_back(index);
-    cut(sizes, dim + 1, from, to, at, boxes);
-    at.pop_back();
-  };
-  int64_t first = begin / row;
-  const int64_t last = end / row;
-  if (begin % row != 0) {
-    partial(first, begin % row, std::min(row, end - first * row));
-    ++first;
-  }
-  if (first < last) {
-    Box box{at, std::vector<int64_t>(at.size(), 1)};
-    box.offset.push_back(first);
-    box.length.push_back(last - first);
-    box.offset.resize(sizes.size(), 0);
-    box.length.insert(box.length.end(), sizes.begin() + static_cast<std::ptrdiff_t>(dim) + 1, sizes.end());
-    boxes.push_back(std::move(box));
-  }
-  if (last >= first && end % row != 0) partial(last, 0, end % row);
-}
-
 /// The modules of the trained parameters, followed by those of the frozen ones.
 std::vector<std::string> modules_of_all(NamedTensors parameters, const NamedTensors& frozen,
                                         const std::vector<std::string>& patterns) {
@@ -240,17 +207,16 @@ std::vector<std::pair<comm::ShardSpec, at::Tensor>> Place::boxes(const at::Tenso
     if (count == parameter.numel()) return {{comm::ShardSpec::whole(sizes), run.view(sizes)}};
     return {{comm::ShardSpec::run(sizes, begin, count), run}};
   }
-  std::vector<int64_t> sizes_in_memory, at, back(order.size());
+  std::vector<int64_t> sizes_in_memory, back(order.size());
   for (size_t i = 0; i < order.size(); ++i) {
     sizes_in_memory.push_back(sizes[static_cast<size_t>(order[i])]);
     back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
   }
-  std::vector<Box> in_memory;
-  cut(sizes_in_memory, 0, begin, begin + count, at, in_memory);
+  const std::vector<comm::ShardSpec> in_memory = comm::ShardSpec::run(sizes_in_memory, begin, count).boxes();
   std::vector<std::pair<comm::ShardSpec, at::Tensor>> result;
   result.reserve(in_memory.size());
   int64_t done = 0;
-  for (const Box& box : in_memory) {
+  for (const comm::ShardSpec& box : in_memory) {
     comm::ShardSpec spec{sizes, {}, {}};
     for (const int64_t dim : back) {
       spec.offset.push_back(box.offset[static_cast<size_t>(dim)]);

@@ -16,10 +16,12 @@
 #include <unordered_set>
 
 #include "bellows/comm/collectives.h"
+#include "bellows/core/sharded_gradients.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/optim/state/state.h"
 #include "bellows/parallel/ddp/reducer.h"
 #include "bellows/parallel/ddp/same_model.h"
+#include "bellows/parallel/tensor/tensor_parallel.h"
 #include "bellows/parallel/zero/gradient_buckets.h"
 #include "bellows/parallel/zero/parameter_shards.h"
 #include "bellows/parallel/zero/shard_layout.h"
@@ -72,15 +74,18 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) 
 }
 
 /// The parameters of the model that the optimizer trains, each once, in the model's order.
-NamedTensors trained(const Model& model, const std::vector<at::Tensor>& optimized) {
+NamedTensors trained(const Model& model, const std::vector<at::Tensor>& optimized, int stage) {
   std::unordered_set<const at::TensorImpl*> wanted, known;
   for (const at::Tensor& parameter : optimized) wanted.insert(parameter.unsafeGetTensorImpl());
   NamedTensors result;
   for (const auto& [name, parameter] : model.named_parameters()) {
     const at::TensorImpl* impl = parameter.unsafeGetTensorImpl();
     if (!known.insert(impl).second || !wanted.count(impl) || !parameter.requires_grad()) continue;
-    TORCH_CHECK_VALUE(!gradient_part(parameter).owner, "zero_optimizer: parameter \"", name,
+    TORCH_CHECK_VALUE(!GradientShards::shards(parameter), "zero_optimizer: parameter \"", name,
                       "\" already belongs to another sharded optimizer.");
+    TORCH_CHECK_VALUE(stage == 1 || !gradient_part(parameter).owner || is_divided(parameter),
+                      "zero_optimizer: a pipeline has parameter \"", name, "\", and stage ", stage,
+                      " would exchange its gradient for each micro-batch. Use stage 1.");
     result.emplace_back(name, parameter);
   }
   for (size_t i = 0; i < optimized.size(); ++i) {
@@ -108,7 +113,7 @@ NamedTensors not_sharded(const Model& model, const NamedTensors& sharded) {
   NamedTensors result;
   for (const auto& item : model.named_parameters()) {
     const bool mine = known.insert(item.second.unsafeGetTensorImpl()).second;
-    if (mine && !gradient_part(item.second).owner && has_memory(item.second)) result.push_back(item);
+    if (mine && !GradientShards::shards(item.second) && has_memory(item.second)) result.push_back(item);
   }
   return result;
 }
@@ -156,7 +161,7 @@ void broadcast_from_first(const Layout& layout, const NamedTensors& rest, const 
 /// Only the first sharded optimizer of a model may change parameters that it does not update.
 void check_first(const Model& model) {
   for (const auto& [name, parameter] : model.named_parameters()) {
-    TORCH_CHECK_VALUE(!gradient_part(parameter).owner, "zero_optimizer: parameter \"", name,
+    TORCH_CHECK_VALUE(!GradientShards::shards(parameter), "zero_optimizer: parameter \"", name,
                       "\" already belongs to another sharded optimizer, but shard_frozen and weights_file also concern "
                       "the parameters of other optimizers. Set them for the first optimizer only.");
   }
@@ -219,6 +224,10 @@ torch::optim::Optimizer& ShardedOptimizer::local() const {
 
 int ShardedOptimizer::stage() const {
   return impl_->options.stage;
+}
+
+const std::vector<at::Tensor>& ShardedOptimizer::parameters() const {
+  return impl_->parameters;
 }
 
 at::Tensor ShardedOptimizer::step(LossClosure closure) {
@@ -617,7 +626,7 @@ struct ParameterLists {
 /// Collective.
 ParameterLists list_parameters(const ShardedOptimizer::Impl& impl) {
   ParameterLists lists;
-  lists.trained = trained(impl.model, impl.parameters);
+  lists.trained = trained(impl.model, impl.parameters, impl.options.stage);
   if (impl.options.shard_frozen) lists.frozen = frozen(impl.model);
   if (impl.options.shard_frozen || !impl.options.weights_file.empty()) check_first(impl.model);
   NamedTensors all = lists.trained;

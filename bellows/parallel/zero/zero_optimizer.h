@@ -212,6 +212,9 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
 
   /// The underlying optimizer, which updates this rank's share.
   torch::optim::Optimizer& local() const;
+  /// Returns the model's parameters that the groups contain, in their order. In stages 2 and 3, param_groups() has shards
+  /// instead.
+  const std::vector<at::Tensor>& parameters() const;
   /// Returns the state_dict() of local(), with the current options. Calls no other rank. The tensors share memory with the
   /// optimizer.
   NamedTensors local_state() const;

@@ -14,12 +14,10 @@ namespace {
 std::string context_conflict(const Recipe& recipe) {
   const std::vector<comm::MeshAxis> axes = parse_mesh(recipe.mesh);
   for (const comm::MeshAxis& axis : axes) {
-    if (axis.size > 1 && axis.name != "data" && axis.name != "context")
+    if (axis.size > 1 && axis.name != "data" && axis.name != "shard" && axis.name != "context")
       return "the axis " + axis.name + " divides the model, and context parallelism works only with complete models";
   }
   if (const std::string shared = shared_operators_conflict(recipe); !shared.empty()) return shared;
-  if (recipe.data_parallel != "ddp")
-    return "data_parallel = " + recipe.data_parallel + " shards the state, and context parallelism works only with ddp";
   if (recipe.compile != "none")
     return "compile = " + recipe.compile + " records operators, but context parallelism replaces them while they run";
   if (recipe.quantize != "none") return "quantize = " + recipe.quantize + " observes ranges on complete sequences";

@@ -19,10 +19,12 @@ constexpr int64_t micro_batches_per_rank = 4;
 /// Returns the setting that does not work with pipeline parallelism, with the reason; empty if there is none.
 std::string pipeline_conflict(const Recipe& recipe) {
   if (const std::string shared = shared_samples_conflict(recipe); !shared.empty()) return shared;
-  if (recipe.data_parallel != "ddp")
-    return "data_parallel = " + recipe.data_parallel + " shards the complete model, which no rank of a pipeline has";
+  if (recipe.data_parallel != "ddp" && recipe.data_parallel != "zero1")
+    return "data_parallel = " + recipe.data_parallel +
+           " exchanges gradients in each backward pass, and a pipeline runs one for each micro-batch. zero1 exchanges "
+           "them once per step";
   if (axis_size(parse_mesh(recipe.mesh), "shard") > 1)
-    return "the axis shard belongs to ZeRO, which pipelines do not support";
+    return "the axis shard divides the state of ZeRO, and pipelines divide it among the ranks of the axis data";
   if (recipe.compile != "none") return "compile = " + recipe.compile + " records steps of the complete model";
   if (recipe.precision != "fp32" && (recipe.amp_level == "O2" || recipe.amp_level == "O3"))
     return "amp_level = " + recipe.amp_level + " converts the weights of the complete model";

@@ -108,6 +108,20 @@ void check_offload_keys(const Recipe& recipe, const std::string& where) {
                     "offload_parameters: host.");
 }
 
+/// Returns why ZeRO and the mesh do not fit together if ranks read the same samples; empty if they do.
+std::string state_conflict(const Recipe& recipe) {
+  const std::vector<comm::MeshAxis> axes = parse_mesh(recipe.mesh);
+  if (!recipe.data_parallel.starts_with("zero"))
+    return axis_size(axes, "shard") == 1
+               ? ""
+               : "the axis shard belongs to ZeRO, and data_parallel = " + recipe.data_parallel +
+                     " keeps complete optimizer state";
+  if (axis_size(axes, "data") * axis_size(axes, "shard") * axis_size(axes, "context") > 1) return "";
+  return "data_parallel = " + recipe.data_parallel +
+         " divides the state among ranks with the same part of the model, and the mesh has no axis data or shard of at "
+         "least 2";
+}
+
 }  // namespace
 
 Recipe with_total_batch(Recipe recipe, int64_t ranks) {
@@ -164,7 +178,7 @@ std::string shared_samples_conflict(const Recipe& recipe) {
   if (recipe.data_parallel == "dp") return "data_parallel = dp trains in one process";
   if (recipe.reproducible_ranks > 0)
     return c10::str("reproducible_ranks = ", recipe.reproducible_ranks, " divides the batch among all ranks");
-  return "";
+  return state_conflict(recipe);
 }
 
 std::string shared_operators_conflict(const Recipe& recipe) {

@@ -54,10 +54,6 @@ std::string style_text(const TensorStyle& style) {
 /// Returns the setting that does not work with tensor parallelism, with the reason; empty if there is none.
 std::string tensor_conflict(const Recipe& recipe) {
   if (const std::string shared = shared_operators_conflict(recipe); !shared.empty()) return shared;
-  if (recipe.data_parallel != "ddp")
-    return "data_parallel = " + recipe.data_parallel + " shards complete tensors, which no rank of the axis tensor has";
-  if (axis_size(parse_mesh(recipe.mesh), "shard") > 1)
-    return "the axis shard belongs to ZeRO, which tensor parallelism does not support";
   if (recipe.compile != "none")
     return "compile = " + recipe.compile + " records operators, but tensor parallelism replaces them while they run";
   if (recipe.precision != "fp32" && (recipe.amp_level == "O2" || recipe.amp_level == "O3"))

@@ -25,9 +25,11 @@ class DividedModel {
   // See the functions of Ranks with these names.
   virtual Model local_model() const = 0;
   virtual Model evaluated_model() const = 0;
-  virtual checkpoint::Parts parts_of(const NamedTensors& local) const = 0;
   virtual checkpoint::Parts parts_of(const torch::optim::Optimizer& optimizer) const = 0;
   virtual NamedTensors local_parts(const NamedTensors& complete) const = 0;
+  /// Converts parts of the tensors of local_model(), such as shards of ZeRO-3, to parts of complete tensors. The results
+  /// are views of the given tensors.
+  virtual checkpoint::Parts complete_shards(checkpoint::Parts of_local) const = 0;
   virtual void complete_parameters() = 0;
   virtual std::string describe() const = 0;
   void load_complete_state(torch::optim::Optimizer& optimizer, const NamedTensors& complete) const;

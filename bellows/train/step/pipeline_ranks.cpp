@@ -294,8 +294,8 @@ Model PipelineRanks::evaluated_model() const {
   return Model(model_.name(), std::make_shared<StagedModel>(*stages_, tensor_));
 }
 
-checkpoint::Parts PipelineRanks::parts_of(const NamedTensors& local) const {
-  return tensor_ ? tensor_->parts_of(local) : checkpoint::whole_parts(local);
+checkpoint::Parts PipelineRanks::complete_shards(checkpoint::Parts of_local) const {
+  return tensor_ ? tensor_->complete_shards(std::move(of_local)) : of_local;
 }
 
 checkpoint::Parts PipelineRanks::parts_of(const torch::optim::Optimizer& optimizer) const {

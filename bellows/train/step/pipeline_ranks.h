@@ -63,9 +63,9 @@ class PipelineRanks final : public DividedModel {
 
   Model local_model() const override;
   Model evaluated_model() const override;
-  checkpoint::Parts parts_of(const NamedTensors& local) const override;
   checkpoint::Parts parts_of(const torch::optim::Optimizer& optimizer) const override;
   NamedTensors local_parts(const NamedTensors& complete) const override;
+  checkpoint::Parts complete_shards(checkpoint::Parts of_local) const override;
   void complete_parameters() override;
   std::string describe() const override;
 

@@ -27,6 +27,7 @@
 #include "bellows/parallel/ddp/same_weights.h"
 #include "bellows/parallel/hooks/hooks.h"
 #include "bellows/parallel/sync_batch_norm.h"
+#include "bellows/parallel/zero/shard_layout.h"
 #include "bellows/parallel/zero/zero_optimizer.h"
 #include "bellows/system/allocator_reuse.h"
 #include "bellows/train/recipe/context_keys.h"
@@ -140,6 +141,29 @@ std::vector<comm::MeshAxis> mesh_of(const Job& job) {
   return axes;
 }
 
+/// Returns the ranks with the coordinates of this rank on all other axes; nothing if it is the only one. Collective.
+std::optional<comm::Group> ranks_along(const comm::Mesh& mesh, const std::vector<std::string>& axes) {
+  std::optional<comm::Group> ranks;
+  for (const std::string& axis : axes) {
+    if (axis_size(mesh.axes(), axis) == 1) continue;
+    ranks = ranks ? comm::combine(*ranks, mesh.group(axis), axis) : mesh.group(axis);
+  }
+  return ranks;
+}
+
+/// The ranks that divide the state of this rank's part of the model, and those with the same share of it. Collective.
+parallel::ShardGroups shard_groups(const comm::Group& all, const std::optional<comm::Mesh>& mesh) {
+  if (!mesh) return {all};
+  const std::vector<comm::MeshAxis>& axes = mesh->axes();
+  const bool has_copies = std::any_of(axes.begin(), axes.end(), [](const auto& axis) { return axis.name == "shard"; });
+  const std::string axis = has_copies ? "shard" : "data";
+  // Ranks that divide sequences have complete parameters, so they divide the state, too.
+  const std::optional<comm::Group> ranks = ranks_along(*mesh, {axis, "context"});
+  parallel::ShardGroups groups{ranks ? *ranks : mesh->group(axis)};
+  if (has_copies && mesh->size("data") > 1) groups.replicas = mesh->group("data");
+  return groups;
+}
+
 /// Gives all ranks of a group the random generators of its first rank, so that they draw the same masks.
 void share_generators(const comm::Group& group) {
   NamedTensors states = checkpoint::rng_state();
@@ -205,11 +229,10 @@ Ranks::Ranks(Job& job) : model_(job.model) {
 /// Sets up DDP or ZeRO among the ranks that read different samples. If ranks divide sequences, each of them computes a
 /// part of the gradients of its samples, and the mean over all ranks is the complete gradient.
 void Ranks::exchange_gradients(Job& job) {
-  if (state_->pipeline) return;  // it averages gradients itself
   const Recipe& recipe = job.recipe;
   const int stage = recipe.data_parallel == "ddp" ? 0 : recipe.data_parallel.back() - '0';
   const comm::Group* averaging = divides_sequences() ? group() : data_group();
-  if (stage < 2 && averaging) {
+  if (stage < 2 && averaging && !pipeline()) {  // a pipeline averages gradients itself
     state_->ddp.emplace(job.model, *averaging,
                         parallel::DistributedOptions{.hook = hook_of(recipe), .bucket_bytes = recipe.bucket_mb << 20});
   }
@@ -225,8 +248,7 @@ void Ranks::exchange_gradients(Job& job) {
 void Ranks::divide_work(Job& job) {
   const comm::Mesh& mesh = *state_->mesh;
   const bool has_stages = pipeline_ranks(job.recipe) > 1;
-  state_->samples.reset();
-  if (mesh.size("data") > 1) state_->samples = mesh.group("data");
+  state_->samples = ranks_along(mesh, {"data", "shard"});
   if (has_stages) PipelineRanks::check(job);
   if (tensor_ranks(job.recipe) > 1) {
     state_->same_samples = mesh.group("tensor");
@@ -242,17 +264,17 @@ void Ranks::divide_work(Job& job) {
 /// Replaces the optimizers by sharded ones; with DDP (stage 0), nothing happens.
 void Ranks::shard_optimizers(Job& job, int stage) {
   const Recipe& recipe = job.recipe;
-  const comm::Group& group = state_->group;
   if (stage == 0) return;
+  const parallel::ShardGroups groups = shard_groups(state_->group, state_->mesh);
   for (auto& optimizer : job.optimizers) {
     parallel::ShardOptions options = shard_options(recipe, stage);
     options.shard_frozen = recipe.shard_frozen && &optimizer == &job.optimizers.front();
-    if (state_->mesh && state_->mesh->size("data") > 1) options.replicas = state_->mesh->group("data");
+    options.replicas = groups.replicas;
     options.shard_state_over_replicas = recipe.shard_state_over_all && options.replicas;
     options.uninitialized = job.state_follows;
     if (!recipe.offload_shard_folder.empty()) return_freed_memory();
     auto sharded =
-        parallel::zero_optimizer(optimizer, job.model, state_->mesh ? state_->mesh->group("shard") : group, options);
+        parallel::zero_optimizer(optimizer, divided() ? divided()->local_model() : job.model, groups.shard, options);
     if (stage == 3) state_->sharded_parameters.push_back(sharded);
     if (!recipe.sync_each_batch) state_->accumulating.push_back(sharded);
     optimizer = std::move(sharded);
@@ -396,8 +418,10 @@ void Ranks::load_complete_state(torch::optim::Optimizer& optimizer, const NamedT
 }
 
 void Ranks::load_complete_model(const NamedTensors& values) const {
-  if (divided()) return checkpoint::restore_model(local_model(), local_parts(values));
-  with_full_parameters([&] { checkpoint::restore_model(model_, values); });
+  with_full_parameters([&] {
+    divided() ? checkpoint::restore_model(divided()->local_model(), divided()->local_parts(values))
+              : checkpoint::restore_model(model_, values);
+  });
 }
 
 void Ranks::complete_parameters() const {
@@ -447,17 +471,21 @@ bool Ranks::all_have_samples(const data::Batch& batch, int64_t batch_size) const
 }
 
 Model Ranks::local_model() const {
-  if (divided()) return divided()->local_model();
-  if (!shards_parameters()) return model_;
+  const Model held = divided() ? divided()->local_model() : model_;
+  if (!shards_parameters()) return held;
   NamedTensors local;
   for (const auto& optimizer : state_->sharded_parameters) {
     for (auto& item : optimizer->local_parameters()) local.push_back(std::move(item));
   }
-  return Model(model_.name(), std::make_shared<LocalModel>(model_, local));
+  return Model(model_.name(), std::make_shared<LocalModel>(held, local));
 }
 
 checkpoint::Parts Ranks::parts_of(const NamedTensors& local) const {
-  if (divided()) return divided()->parts_of(local);
+  return divided() ? divided()->complete_shards(shards_of(local)) : shards_of(local);
+}
+
+/// Describes tensors like parts_of(), but as parts of the tensors that ranks hold which divide the model.
+checkpoint::Parts Ranks::shards_of(const NamedTensors& local) const {
   if (!shards_parameters()) return checkpoint::whole_parts(local);
   std::map<std::string, at::Tensor> rest(local.begin(), local.end());
   checkpoint::Parts parts;
@@ -472,13 +500,13 @@ checkpoint::Parts Ranks::parts_of(const NamedTensors& local) const {
 }
 
 NamedTensors Ranks::local_parts(const NamedTensors& complete) const {
-  if (divided()) return divided()->local_parts(complete);
-  if (!shards_parameters()) return complete;
+  const NamedTensors held = divided() ? divided()->local_parts(complete) : complete;
+  if (!shards_parameters()) return held;
   NamedTensors local = local_model().state_dict();
-  std::map<std::string, at::Tensor> whole(complete.begin(), complete.end());
+  const std::map<std::string, at::Tensor> whole(held.begin(), held.end());
   std::erase_if(local, [&](const auto& item) { return !whole.contains(item.first); });
   for (auto& [name, tensor] : local) tensor = at::empty(tensor.sizes(), whole.at(name).options());
-  for (const auto& [name, part, spec] : parts_of(local)) at::Tensor(part).copy_(comm::part_of(whole.at(name), spec));
+  for (const auto& [name, part, spec] : shards_of(local)) at::Tensor(part).copy_(comm::part_of(whole.at(name), spec));
   return local;
 }
 

@@ -143,6 +143,7 @@ class Ranks {
 
  private:
   DividedModel* divided() const;
+  checkpoint::Parts shards_of(const NamedTensors& local) const;
   void divide_work(Job& job);
   void exchange_gradients(Job& job);
   void shard_optimizers(Job& job, int stage);

@@ -34,12 +34,14 @@ class TensorRanks final : public DividedModel {
 
   Model local_model() const override { return model_; }
   Model evaluated_model() const override;
-  checkpoint::Parts parts_of(const NamedTensors& local) const override { return layers_.shards_of(local); }
   checkpoint::Parts parts_of(const torch::optim::Optimizer& optimizer) const override {
     return layers_.state_shards(optimizer);
   }
   /// This function is not collective.
   NamedTensors local_parts(const NamedTensors& complete) const override;
+  checkpoint::Parts complete_shards(checkpoint::Parts of_local) const override {
+    return layers_.complete_shards(of_local);
+  }
   void complete_parameters() override { layers_.restore_model(); }
   std::string describe() const override { return "tensor parallelism: " + layers_.describe(); }
 

@@ -44,6 +44,18 @@ TEST(PipelineErrors, BadInputIsRefusedBeforeAStep) {
               HasSubstr("\"net\" cannot be divided into a sequence of parts"));
 }
 
+TEST(PipelineErrors, OnlyStageOneOfZeroIsAccepted) {
+  run_ranks(2, [](const comm::Group& group) {
+    const Model model = tensor::make_on_rank(tensor::gpt_task(), {});
+    const Pipeline stages = pipeline(models::model_parts(model), group, {.schedule = one_forward_one_backward(2, 2)});
+    const auto adamw = std::make_shared<optim::AdamW>(stages.parameters(), optim::AdamWOptions{});
+    const comm::Group alone = comm::subgroup(group, {group.rank()}, "alone");
+    EXPECT_THAT(message_of([&] { zero_optimizer(adamw, model, alone, {.stage = 2}); }),
+                HasSubstr("and stage 2 would exchange its gradient for each micro-batch. Use stage 1."));
+    EXPECT_EQ(zero_optimizer(adamw, model, alone, {.stage = 1})->parameters().size(), stages.parameters().size());
+  });
+}
+
 TEST(PipelineErrors, RanksThatDifferAreNamed) {
   const auto errors = messages_of_ranks(2, [](const comm::Group& group) {
     const Model model = tensor::make_on_rank(tensor::gpt_task(), {});

@@ -79,6 +79,29 @@ TEST(TensorState, OneProcessReadsTheCompleteWeights) {
   load_state_dict(with_weights(task.make(0, false)), state.model);
 }
 
+// A sharded optimizer registers the gradients again, and gives them back.
+TEST(TensorState, NormsCountTheSlicesOfAllRanksWithZeROAndAfterIt) {
+  const Task task = gpt_task();
+  run_ranks(2, [&](const comm::Group& group) {
+    TensorRun run(task, group);
+    const auto scope = run.tensor.scope();
+    const auto norm_with = [&](torch::optim::Optimizer& optimizer) {
+      optimizer.zero_grad();
+      task.loss(run.tensor.forward(task.batch(0)), 0).backward();
+      return optim::clip_grad_norm_(optimizer.param_groups().front().params(), 1e9).item<double>();
+    };
+    const double expected = norm_with(*run.optimizer);
+    run.optimizer->zero_grad();
+    const auto adamw = std::make_shared<optim::AdamW>(distinct_parameters(run.tensor.model()), optim::AdamWOptions{});
+    const comm::Group alone = comm::subgroup(group, {group.rank()}, "alone");
+    std::shared_ptr<ShardedOptimizer> sharded = zero_optimizer(adamw, run.tensor.model(), alone, {.stage = 2});
+    EXPECT_NEAR(norm_with(*sharded), expected, 1e-12 * expected);
+    const std::shared_ptr<torch::optim::Optimizer> own = sharded->unshard();
+    sharded.reset();
+    EXPECT_NEAR(norm_with(*own), expected, 1e-12 * expected);
+  });
+}
+
 TEST(TensorState, StateThatIsNotElementwiseIsRefused) {
   run_ranks(2, [&](const comm::Group& group) {
     TensorRun run(gpt_task(), group);

@@ -147,10 +147,12 @@ inline void expect_alike(const Outcome& ranks, const Outcome& alone) {
   EXPECT_TRUE(ranks.accuracy == alone.accuracy || std::isnan(alone.accuracy));
 }
 
-/// The recipe without the keys that divide the model or its activations.
+/// The recipe without the keys that divide the model, its state or its activations.
 inline Recipe undivided(Recipe recipe) {
   const Recipe plain;
   recipe.mesh = plain.mesh;
+  recipe.data_parallel = plain.data_parallel;
+  recipe.shard_units = plain.shard_units;
   recipe.tensor_plan = plain.tensor_plan;
   recipe.sequence_parallel = plain.sequence_parallel;
   recipe.context_method = plain.context_method;
@@ -168,7 +170,7 @@ class ComparedJob {
 
   /// Params: recipe – of the ranks, with a mesh
   void expect_alike_on(const comm::Group& group, const Recipe& recipe) {
-    SCOPED_TRACE(recipe.mesh);
+    SCOPED_TRACE(recipe.data_parallel + " " + recipe.mesh);
     const Outcome ranks = outcome_of(make_, recipe, &group);
     const Recipe single = undivided(recipe);
     auto [alone, is_new] = alone_.try_emplace(single.to_yaml());
@@ -204,13 +206,14 @@ struct Phase {
   int ranks;
   std::string mesh;
   int64_t end;  ///< 0: to the end
+  std::string strategy = "ddp";
 };
 
 inline FitResult fit_job(const MakeJob& make, const Recipe& recipe, const comm::Group* group, int64_t end, bool resume,
-                         std::vector<at::Tensor>& weights) {
+                         std::vector<at::Tensor>& weights, bool accept_changes = false) {
   Job job = make(recipe);
   const Model model = job.model;
-  const FitResult result = fit_rank(recipe, std::move(job), group, end, resume);
+  const FitResult result = fit_rank(recipe, std::move(job), group, end, resume, accept_changes);
   weights = copies_of(model);
   return result;
 }
@@ -226,15 +229,16 @@ inline void expect_run_moves(const MakeJob& make, const std::vector<Phase>& phas
   recipe.run_folder = folder;
   FitResult last;
   for (const Phase& phase : phases) {
-    SCOPED_TRACE(phase.mesh);
+    SCOPED_TRACE(phase.strategy + " " + phase.mesh);
     recipe.mesh = phase.mesh;
+    const bool other_strategy = std::exchange(recipe.data_parallel, phase.strategy) != phase.strategy;
     std::vector<int> members(static_cast<size_t>(phase.ranks));
     std::iota(members.begin(), members.end(), 0);
     if (world.rank() < phase.ranks) {
       std::optional<comm::Group> group;
       if (phase.ranks > 1) group = world.subgroup(members, c10::str("phase ", phase.end));
       const bool resumes = &phase != &phases.front();
-      last = fit_job(make, recipe, group ? &*group : nullptr, phase.end, resumes, weights);
+      last = fit_job(make, recipe, group ? &*group : nullptr, phase.end, resumes, weights, other_strategy);
       EXPECT_EQ(last.stopped, phase.end > 0);
     }
     comm::barrier(world);
@@ -251,8 +255,10 @@ inline void expect_run_moves(const MakeJob& make, const std::vector<Phase>& phas
 }
 
 /// One process may skip other steps, because its loss does not compute gradients of logits in fp16.
-inline void expect_agreement_on_the_loss_scale(const MakeJob& make, const std::string& mesh, const World& world) {
+inline void expect_agreement_on_the_loss_scale(const MakeJob& make, const std::string& mesh, const World& world,
+                                               const std::string& strategy = "ddp") {
   Recipe recipe = divided_recipe(mesh);
+  recipe.data_parallel = strategy;
   recipe.precision = "fp16";
   recipe.on_nan = "skip";
   const Outcome outcome = outcome_of(in_single_precision(make), recipe, &world.group());
@@ -262,7 +268,8 @@ inline void expect_agreement_on_the_loss_scale(const MakeJob& make, const std::s
                                      at::tensor(static_cast<double>(outcome.skipped), at::kDouble).view({1})};
   for (const at::Tensor& weight : outcome.weights) numbers.push_back(weight.to(at::kDouble).flatten());
   const at::Tensor all = comm::all_gather(at::cat(numbers), world);
-  EXPECT_TRUE(all[0].equal(all[1])) << "also the weights that each rank updates on its own";
+  for (const at::Tensor& numbers_of_rank : all.unbind())
+    EXPECT_TRUE(numbers_of_rank.equal(all[0])) << "also the weights that each rank updates on its own";
 }
 
 }  // namespace bellows::train::divided_ranks

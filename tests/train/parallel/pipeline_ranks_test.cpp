@@ -195,7 +195,13 @@ TEST(PipelineRanks, RecipesAreReadAndChecked) {
   EXPECT_THAT(with_mesh("pipeline_schedule: interleaved"), HasSubstr("needs at least 2 stages per rank"));
   EXPECT_THAT(with_mesh("pipeline_schedule: interleaved\npipeline_stages: 2\nmicro_batches: 3"),
               HasSubstr("micro_batches = 3 must be a multiple of the 2 ranks"));
-  EXPECT_THAT(with_mesh("data_parallel: zero1"), HasSubstr("data_parallel = zero1 shards the complete model"));
+  EXPECT_THAT(with_mesh("data_parallel: zero1"), HasSubstr("the mesh has no axis data or shard of at least 2"));
+  for (const char* stage : {"zero2", "zero3"})
+    EXPECT_THAT(message(c10::str("mesh: {data: 2, pipeline: 2}\ndata_parallel: ", stage)),
+                HasSubstr("exchanges gradients in each backward pass, and a pipeline runs one for each micro-batch"));
+  EXPECT_THAT(message("mesh: {data: 2, shard: 2, pipeline: 2}\ndata_parallel: zero1"),
+              HasSubstr("pipelines divide it among the ranks of the axis data"));
+  EXPECT_EQ(message("mesh: {data: 2, pipeline: 2}\ndata_parallel: zero1"), "");
   EXPECT_THAT(message("mesh: {shard: 2, pipeline: 2}"), HasSubstr("the axis shard belongs to ZeRO"));
   EXPECT_THAT(message("mesh: {context: 2, pipeline: 2}"), HasSubstr("the axis pipeline divides the model"));
   for (const char* refused :

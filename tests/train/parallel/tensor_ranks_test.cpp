@@ -130,13 +130,16 @@ TEST(TensorRanks, ExportsOfMeshesHoldTheWeightsOfOneProcess) {
   Job alone = points_job(recipe);
   const Model model = alone.model;
   fit_rank(recipe, std::move(alone), nullptr, -1, false);
-  for (const Mesh& mesh : {Mesh{"", "zero3", 2}, {"data: 2, shard: 2", "zero3", 4}, {"tensor: 2", "ddp", 2}}) {
+  for (const Mesh& mesh : {Mesh{"", "zero3", 2},
+                           {"data: 2, shard: 2", "zero3", 4},
+                           {"tensor: 2", "ddp", 2},
+                           {"shard: 2, tensor: 2", "zero3", 4}}) {
     SCOPED_TRACE(c10::str(mesh.strategy, " ", mesh.mesh));
     const TemporaryFolder folder;
     recipe.run_folder = folder / "run";
     recipe.mesh = mesh.mesh;
     recipe.data_parallel = mesh.strategy;
-    recipe.tensor_plan = mesh.strategy == std::string("ddp") ? "0: column, 2: row" : "auto";
+    recipe.tensor_plan = recipe.mesh.find("tensor") == std::string::npos ? "auto" : "0: column, 2: row";
     const FitResult result = fit_on_ranks(recipe, jobs_for(mesh.ranks, recipe, points_job), -1, false);
     EXPECT_TRUE(std::filesystem::is_directory(result.checkpoint)) << "the ranks write it together";
     const std::string file = folder / "model.safetensors";
@@ -173,8 +176,12 @@ TEST(TensorRanks, RecipesAreReadAndChecked) {
               HasSubstr("or with an axis pipeline, context or tensor of at least 2, got ddp"));
   EXPECT_THAT(with_mesh("data_parallel: dp"), HasSubstr("but data_parallel = dp trains in one process"));
   EXPECT_THAT(with_mesh("data_parallel: zero2"),
-              HasSubstr("uses tensor parallelism, but data_parallel = zero2 shards"));
-  EXPECT_THAT(message("mesh: {shard: 2, tensor: 2}"), HasSubstr("the axis shard belongs to ZeRO"));
+              HasSubstr("data_parallel = zero2 divides the state among ranks with the same part of the model, and the "
+                        "mesh has no axis data or shard of at least 2"));
+  EXPECT_THAT(message("mesh: {shard: 2, tensor: 2}"),
+              HasSubstr("the axis shard belongs to ZeRO, and data_parallel = ddp keeps complete optimizer state"));
+  for (const char* mesh : {"{data: 2, tensor: 2}", "{data: 2, shard: 2, tensor: 2}"})
+    EXPECT_EQ(message(c10::str("data_parallel: zero3\nmesh: ", mesh)), "");
   EXPECT_THAT(with_mesh("compile: step"), HasSubstr("compile = step records operators"));
   EXPECT_THAT(with_mesh("optimizer: adafactor"), HasSubstr("adafactor uses statistics of complete tensors"));
   EXPECT_THAT(with_mesh("gradient_compression: bf16"), HasSubstr("gradient_compression = bf16"));

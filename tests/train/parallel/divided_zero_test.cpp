@@ -1,0 +1,170 @@
+// ZeRO in recipes whose ranks divide layers, sequences or the model: they train like one process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/train/parallel/divided_ranks.h"
+
+namespace bellows::train::divided_ranks {
+
+namespace {
+
+using parallel::testing::run_processes;
+using ::testing::HasSubstr;
+
+Recipe zero_recipe(const std::string& strategy, const std::string& mesh) {
+  Recipe recipe = divided_recipe(mesh);
+  recipe.data_parallel = strategy;
+  if (strategy != "zero1") recipe.shard_units = "transformer.h.*";  // one bucket for each layer, and one for the rest
+  return recipe;
+}
+
+/// Elements of a checkpoint's parts, by the kind of tensor.
+struct HeldElements {
+  int64_t model = 0, state = 0;
+};
+
+int64_t elements_of(const checkpoint::Parts& parts) {
+  int64_t count = 0;
+  for (const comm::Shard& part : parts) {
+    EXPECT_EQ(part.local.numel(), part.spec.numel()) << part.name;
+    EXPECT_TRUE(part.spec.is_inside()) << part.name;
+    count += part.local.numel();
+  }
+  return count;
+}
+
+/// The elements that each of four ranks holds after a step.
+std::vector<HeldElements> held_elements(const std::string& strategy, const std::string& mesh) {
+  Recipe recipe = divided_recipe(mesh);
+  recipe.data_parallel = strategy;
+  if (mesh.find("tensor") != std::string::npos) recipe.tensor_plan = "0: column, 2: row";
+  std::vector<Job> jobs = jobs_for(4, recipe, points_job);
+  std::vector<HeldElements> held(jobs.size());
+  run_ranks(4, [&](const comm::Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    jobs[rank].ranks = group;
+    TrainLoop loop(std::move(jobs[rank]));
+    loop.run_steps(1);
+    const Ranks& ranks = loop.ranks();
+    held[rank] = {.model = elements_of(ranks.parts_of(ranks.local_model().state_dict())),
+                  .state = elements_of(ranks.parts_of(*loop.job().optimizers.front()))};
+  });
+  return held;
+}
+
+}  // namespace
+
+TEST(DividedZero, WithTensorParallelism) {
+  run_processes(4, [](const World& world, const std::string&) {
+    ComparedJob language(language_job(0));
+    language.expect_alike_on(world, zero_recipe("zero1", "data: 2, tensor: 2"));
+    language.expect_alike_on(world, zero_recipe("zero2", "data: 2, tensor: 2"));
+    Recipe recipe = zero_recipe("zero3", "shard: 2, tensor: 2");
+    recipe.ema_decay = 0.9;
+    recipe.on_nan = "skip";
+    language.expect_alike_on(world, recipe);
+    recipe = zero_recipe("zero3", "data: 2, tensor: 2");
+    recipe.shard_units = "";
+    recipe.sync_each_batch = false;
+    recipe.sequence_parallel = true;
+    language.expect_alike_on(world, recipe);
+    recipe.sequence_parallel = false;
+    recipe.recompute = "blocks";
+    ComparedJob(classifier_job()).expect_alike_on(world, recipe);
+  });
+}
+
+TEST(DividedZero, WithContextParallelism) {
+  run_processes(4, [](const World& world, const std::string&) {
+    constexpr int64_t tokens = 8;
+    ComparedJob language(language_job(0, tokens));
+    language.expect_alike_on(world, zero_recipe("zero1", "data: 2, context: 2"));
+    ComparedJob(language_job(0.2, tokens)).expect_alike_on(world, zero_recipe("zero2", "context: 4"));
+    language.expect_alike_on(world, zero_recipe("zero3", "shard: 2, context: 2"));
+    language.expect_alike_on(world, zero_recipe("zero3", "data: 2, context: 2"));
+  });
+}
+
+TEST(DividedZero, WithPipelineParallelism) {
+  run_processes(4, [](const World& world, const std::string&) {
+    ComparedJob(language_job(0)).expect_alike_on(world, zero_recipe("zero1", "data: 2, pipeline: 2"));
+    ComparedJob(classifier_job()).expect_alike_on(world, zero_recipe("zero1", "data: 2, pipeline: 2"));
+  });
+}
+
+TEST(DividedZero, CopiesOfAShardedAndDividedModel) {
+  for (const char* strategy : {"zero1", "zero2", "zero3"}) {
+    SCOPED_TRACE(strategy);
+    Recipe recipe = divided_recipe("data: 2, shard: 2, tensor: 2");
+    recipe.tensor_plan = "0: column, 2: row";
+    recipe.data_parallel = strategy;
+    recipe.shard_state_over_all = strategy == std::string("zero3");
+    const Outcome alone = outcome_of(points_job, divided_recipe(), nullptr);
+    std::vector<Job> jobs = jobs_for(8, recipe, points_job);
+    std::vector<Outcome> outcomes(jobs.size());
+    run_ranks(8, [&](const comm::Group& group) {
+      const auto rank = static_cast<size_t>(group.rank());
+      outcomes[rank] = outcome_of([&](const Recipe&) { return std::move(jobs[rank]); }, recipe, &group);
+    });
+    for (const Outcome& outcome : outcomes) expect_alike(outcome, alone);
+  }
+}
+
+TEST(DividedZero, ARunMovesToOtherMeshesInTheMiddleOfEpochs) {
+  run_processes(4, [](const World& world, const std::string& folder) {
+    expect_run_moves(language_job(0),
+                     // Several ranks stop one step after the request.
+                     {{1, "", 1},
+                      {4, "data: 2, tensor: 2", 2, "zero1"},
+                      {2, "", 4, "zero3"},
+                      {4, "shard: 2, tensor: 2", 6, "zero3"},
+                      {2, "tensor: 2", 8},
+                      {4, "data: 2, tensor: 2", 10, "zero2"},
+                      {1, "", 0}},
+                     world, folder + "/tensor");
+    expect_run_moves(language_job(0, 8),
+                     {{4, "data: 2, context: 2", 1, "zero3"},
+                      {2, "pipeline: 2", 3},
+                      {4, "data: 2, pipeline: 2", 5, "zero1"},
+                      {2, "context: 2", 7, "zero2"},
+                      {4, "data: 2, pipeline: 2", 9, "zero1"},
+                      {1, "", 0}},
+                     world, folder + "/others");
+  });
+}
+
+// The ranks hold each element of the state once, except for parameters that tensor parallelism does not divide.
+TEST(DividedZero, RanksDivideTheStateOfTheirSlices) {
+  constexpr int64_t divided = 8 * 12 + 12 + 12 * 4, complete = 4, moments = 2;
+  const std::vector<HeldElements> ddp = held_elements("ddp", "data: 2, tensor: 2");
+  const int64_t slice = divided / 2 + complete;
+  const int64_t counters = ddp[0].state - moments * slice;  // and the options of the groups
+  EXPECT_EQ(ddp[0].model, slice);
+  for (const char* strategy : {"zero1", "zero2", "zero3"}) {
+    SCOPED_TRACE(strategy);
+    const std::vector<HeldElements> held = held_elements(strategy, "data: 2, tensor: 2");
+    int64_t state = 0, model = 0;
+    for (const HeldElements& rank : held) {
+      EXPECT_LT(rank.state, moments * slice);
+      state += rank.state;
+      model += rank.model;
+    }
+    EXPECT_LE(state, 2 * moments * slice + 4 * counters);
+    EXPECT_GE(state, 2 * moments * slice);
+    EXPECT_EQ(model, strategy == std::string("zero3") ? 2 * slice : 4 * slice);
+  }
+}
+
+TEST(DividedZero, RanksAgreeOnTheScaleOfTheLoss) {
+  run_processes(4, [](const World& world, const std::string&) {
+    expect_agreement_on_the_loss_scale(language_job(0), "data: 2, tensor: 2", world, "zero1");
+    expect_agreement_on_the_loss_scale(language_job(0), "shard: 2, tensor: 2", world, "zero3");
+  });
+}
+
+}  // namespace bellows::train::divided_ranks
