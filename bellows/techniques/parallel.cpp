@@ -154,10 +154,11 @@ std::string context_obstacle(const Recipe& recipe, int ranks) {
   try {
     const ResolvedJob job = resolve_model(recipe);
     if (sequence_blocks(models::make_small_model(job.model)) == 0) return refusal;
-    const int64_t length = job.max_length();
+    const int64_t length = job.row_length();
     const int64_t chunks = parallel::SequenceLayout{.ranks = ranks}.chunks();
     if (length % chunks != 0)
-      return c10::str("max_length = ", length, " is not a multiple of ", chunks, ", twice the number of ranks");
+      return c10::str(job.max_length() > 0 ? "max_length = " : "the default max_length of ", length,
+                      " is not a multiple of ", chunks, ", twice the number of ranks");
   } catch (const c10::Error&) {
     return refusal;
   }

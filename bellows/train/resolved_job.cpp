@@ -88,6 +88,11 @@ int64_t ResolvedJob::max_length() const {
   return recipe.max_length > 0 ? recipe.max_length : model.input_shape[1];
 }
 
+int64_t ResolvedJob::row_length() const {
+  constexpr int64_t default_length = 128;
+  return max_length() == 0 && task.loss == LossKind::next_token ? default_length : max_length();
+}
+
 Recipe with_model_defaults(Recipe recipe, const ModelEntry& model) {
   const bool fits_sgd = model.input == InputKind::image;
   const bool chosen = recipe.optimizer != "auto";

@@ -36,6 +36,9 @@ struct ResolvedJob {
   int64_t input_width() const;
   /// Returns the maximum number of tokens in a text, or 0 if there is no limit.
   int64_t max_length() const;
+  /// Returns the number of tokens in each row of a language model that predicts the next token: max_length(), or 128 if
+  /// there is no limit. For other models, returns max_length().
+  int64_t row_length() const;
 };
 
 /// Resolves everything except the data. It does not read the recipe's `data`.

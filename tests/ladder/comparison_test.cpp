@@ -13,6 +13,7 @@
 #include "bellows/ladder/comparison/comparison.h"
 #include "bellows/ladder/html_report.h"
 #include "bellows/ladder/json_report.h"
+#include "bellows/models/registry.h"
 #include "tests/ladder/ladder_world.h"
 
 namespace bellows::train {
@@ -318,6 +319,14 @@ TEST(ParallelTechniques, DivideSequencesOfTransformers) {
   EXPECT_EQ(context(recipe, 2).obstacle, "");
   EXPECT_EQ(context(recipe, 2).recipe.mesh, "context: 2");
   EXPECT_THAT(context(recipe, 3).obstacle, HasSubstr("max_length = 64 is not a multiple of 6"));
+  models::ModelEntry gpt = models::registry().at("gpt2");
+  gpt.name = "gpt_of_any_length";
+  gpt.input_shape[1] = 0;
+  models::register_model(gpt);
+  Recipe any_length;
+  any_length.model = gpt.name;
+  EXPECT_EQ(context(any_length, 2).obstacle, "");
+  EXPECT_THAT(context(any_length, 3).obstacle, HasSubstr("the default max_length of 128 is not a multiple of 6"));
   recipe.mesh = "tensor: 2";
   recipe.sequence_parallel = true;
   EXPECT_FALSE(context(recipe, 2).recipe.sequence_parallel);

@@ -126,8 +126,6 @@ data::Dataset prepared_texts(const data::Dataset& dataset, const ResolvedJob& jo
   return texts.require(required({"tokens"}, job, targets)).pad("tokens", 0, chunks);
 }
 
-constexpr int64_t default_row_length = 128;
-
 /// Packs several texts into each row, for language models. Each text is tokenized once to determine its length.
 data::Dataset packed_texts(const data::Dataset& dataset, const ResolvedJob& job) {
   const Recipe& recipe = job.recipe;
@@ -136,7 +134,7 @@ data::Dataset packed_texts(const data::Dataset& dataset, const ResolvedJob& job)
       recipe.bad_samples == "skip" ? texts->lengths() : data::read_lengths(*texts, "tokens");
   if (const auto bad = std::ranges::count(lengths, 0); bad > 0)
     log_warn("data: ", bad, " of ", lengths.size(), " texts cannot be used and are skipped (bad_samples: skip).");
-  const int64_t row_length = job.max_length() > 0 ? job.max_length() : default_row_length;
+  const int64_t row_length = job.row_length();
   check_recipe(row_length != 1, "max_length must be at least 2, got 1: the model \"", recipe.model,
                "\" predicts each token from the tokens before it.");
   chunks_of_rows(job, row_length);
