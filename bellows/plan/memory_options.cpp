@@ -48,23 +48,6 @@ int64_t total(const TensorTimeline& step, TensorKind kind) {
 
 // ---- each measure
 
-void keep_gradients(TensorTimeline& step) {
-  std::vector<TensorLife> added;
-  for (TensorLife& tensor : step.tensors) {
-    if (tensor.kind != TensorKind::gradient) continue;
-    if (tensor.born < 0) {
-      tensor.bytes = 0;  // of the previous step; now the same tensor
-    } else {
-      TensorLife share = tensor;  // added to the gradient and freed
-      share.kind = TensorKind::temporary;
-      share.died = share.born + 1;
-      added.push_back(share);
-      tensor.born = -1;
-    }
-  }
-  step.tensors.insert(step.tensors.end(), added.begin(), added.end());
-}
-
 /// Number of events around a tensor's creation and its use in backward in which it has its full size.
 constexpr int64_t in_use = 8;
 
@@ -209,6 +192,23 @@ bool has_moments(const Recipe& recipe) {
 }
 
 }  // namespace
+
+void keep_gradients(TensorTimeline& step) {
+  std::vector<TensorLife> added;
+  for (TensorLife& tensor : step.tensors) {
+    if (tensor.kind != TensorKind::gradient) continue;
+    if (tensor.born < 0) {
+      tensor.bytes = 0;  // of the previous step; now the same tensor
+    } else {
+      TensorLife share = tensor;  // added to the gradient and freed
+      share.kind = TensorKind::temporary;
+      share.died = share.born + 1;
+      added.push_back(share);
+      tensor.born = -1;
+    }
+  }
+  step.tensors.insert(step.tensors.end(), added.begin(), added.end());
+}
 
 int64_t peak_with(const MemoryPlan& plan, const MemoryOptions& measures) {
   if (plan.in_bf16 && measures.precision != Precision::as_it_is) {

@@ -216,7 +216,8 @@ MemoryPlan plan_memory(const Recipe& asked, const StepSize& size, int64_t ranks)
       " divides the model, but the memory of divided models is not predicted. Remove the axes tensor and pipeline. The "
       "strategies of `bellows plan --ranks N` contain estimates of tensor and pipeline parallelism.");
   check_recipe(context_ranks(recipe) == 1, "plan_memory: mesh = ", recipe.mesh,
-               " divides sequences, whose memory is not predicted. Remove the axis context.");
+               " divides sequences, whose memory is not predicted. Remove the axis context. The strategies of `bellows "
+               "plan --ranks N` contain an estimate of context parallelism.");
   const ModelEntry entry = dry_run_entry(recipe);
   const std::optional<models::ModelSkeleton> skeleton = models::model_skeleton(entry);
   const StepSize wanted{size.batch / ranks, dry_run_length(recipe, entry, size)};

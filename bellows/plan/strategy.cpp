@@ -9,6 +9,7 @@
 
 #include "bellows/core/stats.h"
 #include "bellows/plan/candidates.h"
+#include "bellows/plan/context_strategy.h"
 #include "bellows/plan/pipeline_strategy.h"
 #include "bellows/plan/tensor_strategy.h"
 
@@ -214,6 +215,23 @@ void add_techniques(StrategyChoice& choice, const StrategyPredictor& predictor) 
     choice.rows.push_back(combined);
 }
 
+/// Adds rows that divide the model or the sequences. Of tensor and context parallelism, the row that sends less is first.
+void add_divisions(StrategyChoice& choice, const MemoryPlan& plan, const Situation& situation) {
+  std::vector<StrategyRow> rows;
+  for (const auto strategy : {tensor_strategy, context_strategy, pipeline_strategy}) {
+    auto row = strategy(plan, situation, choice.ranks, choice.bytes_per_second);
+    if (row) rows.push_back(std::move(*row));
+  }
+  const auto pipelines =
+      std::find_if(rows.begin(), rows.end(), [](const StrategyRow& row) { return row.axis == "pipeline"; });
+  std::stable_sort(rows.begin(), pipelines,
+                   [](const StrategyRow& a, const StrategyRow& b) { return a.bytes_sent < b.bytes_sent; });
+  for (StrategyRow& row : rows) {
+    row.needs = choice.rows.front().needs;  // also with DDP
+    choice.rows.push_back(std::move(row));
+  }
+}
+
 /// Adds rows that keep the shards in files or on the host if nothing else fits.
 void add_offloading(StrategyChoice& choice, const StrategyPredictor& predictor, const Recipe& recipe) {
   const bool has_state = recipe.optimizer != "sgd" || recipe.momentum > 0;
@@ -255,16 +273,28 @@ std::string reason_for_no_strategy(const StrategyChoice& choice) {
                   " ranks.");
 }
 
-std::string reason_for(const StrategyChoice& choice, bool on_cpu) {
+std::string reason_for_axis(const StrategyRow& row) {
+  if (row.axis == "pipeline") return "A pipeline divides the layers among the ranks";
+  return row.axis == "context" ? "Context parallelism divides the activations of each sequence"
+                               : "Tensor parallelism divides each layer";
+}
+
+/// The recipe keys for a row with a mesh. Params: batch – of one rank
+std::string keys_for_axis(const StrategyRow& row, int64_t batch, int64_t accumulated) {
+  const std::string mesh = c10::str("Set mesh: {", row.mesh, "}");
+  if (row.measures.accumulate == 1) return mesh + ".";
+  return c10::str(mesh, ", batch_size: ", batch,
+                  " and gradient_accumulation_steps: ", row.measures.accumulate * accumulated, ".");
+}
+
+std::string reason_for(const StrategyChoice& choice, const MemoryPlan& plan) {
   if (!choice.chosen) return reason_for_no_strategy(choice);
   const StrategyRow &ddp = choice.rows.front(), &best = choice.rows[*choice.chosen];
   const std::string capacity = memory_text(choice.capacity), needed = memory_text(best.bytes_per_rank);
   if (!best.mesh.empty())
     return c10::str("ZeRO-3 needs ", memory_text(choice.rows[zero3_row].bytes_per_rank), " per rank, more than ",
-                    capacity, ", and no memory technique is enough. ",
-                    best.axis == "pipeline" ? "A pipeline divides the layers among the ranks"
-                                            : "Tensor parallelism divides each layer",
-                    " and needs ", needed, ". Set mesh: {", best.mesh, "}.");
+                    capacity, ", and no memory technique is enough. ", reason_for_axis(best), " and needs ", needed,
+                    ". ", keys_for_axis(best, plan.size.batch, plan.recipe.gradient_accumulation_steps));
   if (best.measures.stage == 0)
     return c10::str("DDP needs ", needed, " per rank and fits into ", capacity,
                     ". ZeRO would save memory that is not needed.");
@@ -274,7 +304,7 @@ std::string reason_for(const StrategyChoice& choice, bool on_cpu) {
   if (best.measures.offloaded_shards)
     return c10::str("Even ZeRO-3 needs ", memory_text(choice.rows[zero3_row].bytes_per_rank), " per rank, more than ",
                     capacity, ", and no technique that keeps the shards in memory is enough. With ", best.techniques,
-                    ", it needs ", needed, ". ", offload_keys(on_cpu));
+                    ", it needs ", needed, ". ", offload_keys(plan.recipe.device.starts_with("cpu")));
   return c10::str("Even ZeRO-3 needs ", memory_text(choice.rows[zero3_row].bytes_per_rank), " per rank, more than ",
                   capacity, ". With ", best.techniques, ", it needs ", needed,
                   " and fits at the lowest expected cost.");
@@ -283,8 +313,9 @@ std::string reason_for(const StrategyChoice& choice, bool on_cpu) {
 }  // namespace
 
 std::string StrategyRow::title() const {
-  if (!axis.empty()) return axis + " parallelism";
-  const std::string name = measures.stage == 0 ? "DDP" : c10::str("ZeRO-", measures.stage);
+  const std::string name = !axis.empty()         ? axis + " parallelism"
+                           : measures.stage == 0 ? "DDP"
+                                                 : c10::str("ZeRO-", measures.stage);
   return techniques.empty() ? name : name + " with " + techniques;
 }
 
@@ -309,16 +340,11 @@ StrategyChoice choose_strategy(const MemoryPlan& plan, const Situation& situatio
   for (int stage = 0; stage <= 3; ++stage) choice.rows.push_back(predictor.row(predictor.with_stage(stage)));
   const bool shards = choice.rows[zero3_row].needs.empty();
   if (shards) add_techniques(choice, predictor);
-  for (const auto strategy : {tensor_strategy, pipeline_strategy}) {
-    auto row = strategy(plan, situation, ranks, link_bytes_per_second);
-    if (!row) continue;
-    row->needs = choice.rows.front().needs;  // also with DDP
-    choice.rows.push_back(std::move(*row));
-  }
+  add_divisions(choice, plan, situation);
   if (shards) add_offloading(choice, predictor, plan.recipe);
   choice.chosen = first_that_fits(choice.rows);
   if (!choice.chosen) find_needed_ranks(choice, predictor);
-  choice.reason = reason_for(choice, plan.recipe.device.starts_with("cpu"));
+  choice.reason = reason_for(choice, plan);
   return choice;
 }
 

@@ -14,8 +14,8 @@ namespace bellows::train {
 struct StrategyRow {
   MemoryOptions measures;     ///< the ZeRO stage (0: DDP), and additional memory techniques
   std::string data_parallel;  ///< value of the recipe key: "ddp", "zero1", "zero2" or "zero3"
-  std::string mesh = {};      ///< value of the recipe key; not empty for tensor and pipeline parallelism
-  std::string axis = {};      ///< the axis of `mesh` that divides the model: "tensor", "pipeline" or empty
+  std::string mesh = {};      ///< value of the recipe key; not empty for tensor, context and pipeline parallelism
+  std::string axis = {};      ///< the axis of `mesh` that divides the work: "tensor", "context", "pipeline" or empty
   std::string techniques;     ///< additional techniques, such as "activation checkpointing"; empty if there are none
   std::string needs;          ///< setting that the recipe must change first: "gradient_compression: none", or empty
   int64_t bytes_per_rank = 0;
@@ -31,8 +31,8 @@ struct StrategyChoice {
   int64_t ranks = 0;
   int64_t capacity = 0;         ///< memory of one rank in bytes
   double bytes_per_second = 0;  ///< bandwidth of the link of one rank; 0 if it is unknown
-  /// DDP and ZeRO-1 to ZeRO-3, then ZeRO-3 with techniques, the cheapest first, then tensor parallelism, pipeline parallelism
-  /// and offloading.
+  /// DDP and ZeRO-1 to ZeRO-3, then ZeRO-3 with techniques, the cheapest first, then tensor, context and pipeline
+  /// parallelism and offloading.
   std::vector<StrategyRow> rows;
   std::optional<size_t> chosen{};  ///< index in `rows`; not set if no strategy fits
   int64_t needed_ranks = 0;        ///< if no strategy fits: number of ranks on which `needed` would fit; 0 if unknown
@@ -56,8 +56,8 @@ int64_t bytes_sent_per_step(int stage, int64_t ranks, int64_t gradient_bytes, in
 /// ZeRO stage that fits, otherwise ZeRO-3 with the memory techniques of predict_techniques(). Of these, the choice is
 /// the technique with the lowest expected cost that fits. If no single technique is enough, the choice is the
 /// combination with the lowest expected cost that fits. If none fits, the choice is tensor parallelism
-/// (tensor_strategy.h), and otherwise a pipeline (pipeline_strategy.h). If the model cannot be divided or does not fit
-/// either, the choice is ZeRO-3 with offloaded shards, and with other techniques if necessary. Techniques that change the
+/// (tensor_strategy.h) or context parallelism (context_strategy.h): of those that fit, the one that sends less. Otherwise,
+/// it is a pipeline (pipeline_strategy.h). If the model cannot be divided or does not fit either, the choice is ZeRO-3 with offloaded shards, and with other techniques if necessary. Techniques that change the
 /// optimizer or the batch size are not considered.
 ///
 /// The recipe must not have a `mesh`: every strategy shards over all ranks. The bytes of DDP and ZeRO-1 do not include

@@ -104,7 +104,8 @@ TEST(PlanCommand, ComparesStrategiesForSeveralRanks) {
   };
   const auto [text, strategy] = planned("16GB", {"--link-gbps", "8"});
   EXPECT_THAT(text, AllOf(HasSubstr("Strategies for 2 ranks with 16.0 GiB of memory each:"), HasSubstr("exchange"),
-                          HasSubstr("as set by --link-gbps"), HasSubstr("Strategy: DDP. DDP needs")));
+                          HasSubstr("as set by --link-gbps"), HasSubstr("Strategy: DDP. DDP needs"),
+                          HasSubstr("context parallelism")));
   EXPECT_EQ(strategy["data_parallel"], "ddp");
   EXPECT_EQ(strategy["link"]["bytes_per_second"], 1e9);
   EXPECT_FALSE(strategy["link"]["measured"].get<bool>());

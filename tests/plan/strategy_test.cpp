@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "bellows/plan/context_strategy.h"
 #include "bellows/plan/link_bandwidth.h"
 #include "bellows/plan/pipeline_strategy.h"
 
@@ -155,7 +156,7 @@ TEST(Strategy, TensorParallelismOfModelsOfKnownSize) {
   EXPECT_DOUBLE_EQ(row->exchange_seconds, static_cast<double>(row->bytes_sent) / 1e9);
   EXPECT_EQ(choice.chosen, 0u) << "DDP fits";
   for (const StrategyRow& three : choose_within(plan, enough, 3).rows)
-    EXPECT_TRUE(three.mesh.empty() || three.mesh == "pipeline: 3")
+    EXPECT_TRUE(three.mesh.empty() || three.mesh == "pipeline: 3")  // nor 128 tokens into six chunks
         << three.mesh << ": three ranks do not divide four heads";
   plan.recipe.compile = "step";
   for (const StrategyRow& compiled : choose_within(plan, enough, 2).rows) EXPECT_EQ(compiled.mesh, "");
@@ -163,8 +164,45 @@ TEST(Strategy, TensorParallelismOfModelsOfKnownSize) {
   plan.recipe.gradient_accumulation_dtype = "fp32";  // several ranks refuse it
   const StrategyChoice refused = choose_within(plan, enough, 2);
   EXPECT_FALSE(refused.chosen) << refused.reason;
-  EXPECT_EQ(refused.rows.back().mesh, "tensor: 2");
-  EXPECT_EQ(refused.rows.back().needs, "gradient_accumulation_dtype: auto");
+  const StrategyRow& tensor = refused.rows[refused.rows.size() - 2];
+  EXPECT_EQ(tensor.mesh, "tensor: 2");
+  EXPECT_EQ(tensor.needs, "gradient_accumulation_dtype: auto");
+}
+
+TEST(Strategy, ContextParallelismOfLongSequences) {
+  MemoryPlan plan = made_plan();
+  plan.model_size = {.layers = 4, .heads = 4, .head_width = 64, .inner = 1024, .words = 1000};
+  plan.size = {64, 128};
+  const Situation situation{.capacity = enough, .gradient_bytes = gradient_mib * mib, .step_seconds = 0.5};
+  const auto row = context_strategy(plan, situation, 2, 1e9);
+  ASSERT_TRUE(row);
+  EXPECT_EQ(row->mesh, "context: 2");
+  EXPECT_EQ(row->title(), "context parallelism with gradient accumulation over 2 steps");
+  // 1600 MiB, half of 64 · 30 MiB, and one of the gradients that are added to those of earlier batches.
+  EXPECT_NEAR(static_cast<double>(row->bytes_per_rank) / mib, 1600 + 960 + 50, 10);
+  // Keys, values and their gradients in 4 layers: 3 exchanges of 2 · 64 · 128 · 256 numbers. The output is gathered.
+  EXPECT_EQ(row->bytes_sent, (4 * 3 + 1) * int64_t{2} * 64 * 128 * 256 * 4 + gradient_mib * mib);
+  EXPECT_DOUBLE_EQ(row->exchange_seconds, static_cast<double>(row->bytes_sent) / 1e9);
+  EXPECT_DOUBLE_EQ(row->compute_seconds, 0.5);
+  plan.recipe.model = "gpt2";  // each rank computes the head for all tokens
+  EXPECT_DOUBLE_EQ(context_strategy(plan, situation, 2, 0)->compute_seconds, 0.5 * (1 + 1000.0 / (4 * 3328 + 1000)));
+  EXPECT_FALSE(context_strategy(plan, situation, 3, 0)) << "6 does not divide 128";
+  plan.recipe.gradient_compression = "bf16";  // refused by ZeRO-2 and ZeRO-3, and if the model is divided
+  const StrategyChoice choice = choose_within(plan, 2700 * mib);
+  ASSERT_TRUE(choice.chosen) << choice.reason;
+  EXPECT_EQ(choice.rows[*choice.chosen].mesh, "context: 2");
+  EXPECT_THAT(choice.reason,
+              HasSubstr("Context parallelism divides the activations of each sequence and needs 2.5 GiB"));
+  EXPECT_THAT(choice.reason, HasSubstr("Set mesh: {context: 2}, batch_size: 64 and gradient_accumulation_steps: 2."));
+  plan.recipe.gradient_compression = "none";
+  plan.size.length = 4096;
+  std::vector<std::string> meshes;
+  for (const StrategyRow& one : choose_within(plan, enough).rows) {
+    if (!one.mesh.empty()) meshes.push_back(one.mesh);
+  }
+  EXPECT_EQ(meshes, (std::vector<std::string>{"context: 2", "tensor: 2", "pipeline: 2"})) << "by the bytes they send";
+  plan.recipe.compile = "step";
+  EXPECT_FALSE(context_strategy(plan, situation, 2, 0));
 }
 
 TEST(Strategy, StatesHowManyRanksWouldBeEnough) {
