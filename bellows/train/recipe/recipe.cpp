@@ -298,6 +298,16 @@ constexpr Row table[] = {
      {},
      "draw random numbers, such as those of dropout, with faster kernels of the same values, on the CPU",
      false},
+    {"deterministic",
+     &Recipe::deterministic,
+     {},
+     "use only deterministic kernels in steps and evaluations. An operator without such a kernel is an error"},
+    {"require_seed",
+     &Recipe::require_seed,
+     {},
+     "a recipe file must contain the key seed, and an operator that draws random numbers before a seed is set is an "
+     "error",
+     false},
     {"compile", &Recipe::compile, "none, forward, step",
      "what to compile, on the CPU. forward: evaluation and the forward pass. step: evaluation and the complete "
      "training step. With step, the loss is checked for NaN only when it is logged"},
@@ -712,6 +722,9 @@ Recipe parse_over(Recipe recipe, std::string_view text, std::string_view where) 
                       ": expected one value (", type_of(row), "), got a list or a map.");
     assign(row, recipe, is_map ? map_in_yaml(item.second) : text_in_yaml(item.second), origin);
   }
+  TORCH_CHECK_VALUE(!seen.contains("require_seed") || !recipe.require_seed || seen.contains("seed"), "recipe: ", where,
+                    ": require_seed = true, but the recipe does not contain the key seed. Add a line such as "
+                    "`seed: 1`.");
   check_keys_together(recipe, std::string(where));
   return recipe;
 }

@@ -81,6 +81,8 @@ struct Recipe {
   int64_t image_cache_mb = 0;
   bool allocator_reuse = false;
   bool fast_random = false;
+  bool deterministic = false;
+  bool require_seed = false;
   std::string compile = "none";
   double memory_budget = 1;
   bool optimizer_in_backward = false;

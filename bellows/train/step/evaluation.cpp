@@ -17,6 +17,7 @@
 #include "bellows/train/job.h"
 #include "bellows/train/loss.h"
 #include "bellows/train/step/batch_placement.h"
+#include "bellows/train/step/operator_rules.h"
 #include "bellows/train/step/train_metrics.h"
 
 namespace bellows::train {
@@ -122,15 +123,17 @@ Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& reci
   TaskMetrics metrics(task);
   const bool has_outputs = !output_rank || output_rank->group->rank() == output_rank->rank;
   loader.start(0);
-  while (auto next = loader.next()) {
-    const data::Batch batch = placed(std::move(*next), recipe, device);
-    if (batch.size() == 0) continue;
+  const auto add = [&](const data::Batch& batch) {
     const auto precision = make_precision_guard(policy, device);
     const at::Tensor output = scores_of(model, batch, compiled);
-    if (!has_outputs) continue;
+    if (!has_outputs) return;
     result.samples += batch.size();
     add_batch(sums, task, output, batch);
     if (!task.metrics.empty()) metrics.update(output, batch[task.target]);
+  };
+  while (auto next = loader.next()) {
+    const data::Batch batch = placed(std::move(*next), recipe, device);
+    if (batch.size() > 0) with_operator_rules(recipe, [&] { add(batch); });
   }
   if (sums.tokens.defined()) result.samples = sums.tokens.item<int64_t>();
   if (has_outputs) finish(result, sums, task, ranks);

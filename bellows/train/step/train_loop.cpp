@@ -24,6 +24,7 @@
 #include "bellows/train/loss.h"
 #include "bellows/train/step/batch_placement.h"
 #include "bellows/train/step/failure_localization.h"
+#include "bellows/train/step/operator_rules.h"
 #include "bellows/train/step/pipeline_ranks.h"
 #include "bellows/train/step/state_copy.h"
 
@@ -131,9 +132,11 @@ bool TrainLoop::step(bool stop) {
   rates_.set(step_, first->epoch());
   between_steps_ = false;
   PhaseClock deferred;
-  compiled_.step([&] {
-    take_step(std::move(*first), stop);
-    deferred = {};
+  with_operator_rules(job_.recipe, [&] {
+    compiled_.step([&] {
+      take_step(std::move(*first), stop);
+      deferred = {};
+    });
   });
   deferred.add_to(phases_.update);
   losses_.push_back(last_loss_);

@@ -50,6 +50,7 @@ class TrainLoop {
   /// Returns: false if the epoch had no usable batch left. In this case no step ran, and the next call starts the next
   ///          epoch
   /// Throws:  exceptions from the loader, the model and the loss. c10::ValueError if an epoch has no usable batch.
+  ///          Errors of `deterministic` and `require_seed` (operator_rules.h).
   ///          c10::Error if a loss or gradient is NaN or infinite; the message names the step, the samples and the
   ///          first operator that produced such a value. This check runs only on the CPU, with `on_nan: stop` and
   ///          without `compile: step`
