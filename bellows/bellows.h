@@ -28,3 +28,4 @@
 #include "bellows/tap.h"
 #include "bellows/techniques.h"
 #include "bellows/train.h"
+#include "bellows/tune.h"

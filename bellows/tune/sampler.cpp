@@ -1,0 +1,128 @@
+#include "bellows/tune/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <tuple>
+
+#include "bellows/tune/parzen_estimator.h"
+
+namespace bellows::tune {
+
+namespace {
+
+class RandomSampler final : public Sampler {
+ public:
+  Assignment propose(const SearchSpace& space, const std::vector<Trial>&, RandomStream& random) const override {
+    return space.draw(random);
+  }
+};
+
+/// Optuna's default_gamma(): a tenth of the finished trials, at most 25.
+size_t good_count(size_t finished) {
+  return std::min<size_t>((finished + 9) / 10, 25);
+}
+
+/// Smaller is better: feasible complete trials by objective, then pruned trials by progress, then by violation.
+std::tuple<int, double, double> trial_rank(const Trial& trial) {
+  if (trial.state == TrialState::running) return {3, 0, 0};
+  if (trial.violation > 0) return {2, trial.violation, 0};
+  if (trial.state == TrialState::complete) return {0, trial.objective, 0};
+  if (trial.reports.empty()) return {1, 1, 0};
+  const auto [step, value] = trial.reports.back();
+  return {1, -static_cast<double>(step), std::isnan(value) ? HUGE_VAL : value};
+}
+
+bool counts(const Trial& trial) {
+  return trial.state == TrialState::complete || trial.state == TrialState::pruned;
+}
+
+/// The probability that a configuration holds the constraints, estimated from the trials so far. If all trials hold them
+/// or none does, each configuration has the same probability.
+class Feasibility {
+ public:
+  Feasibility(const SearchSpace& space, const std::vector<Trial>& trials) {
+    std::vector<Assignment> holding, violating;
+    for (const Trial& trial : trials) {
+      if (counts(trial)) (trial.violation > 0 ? violating : holding).push_back(trial.values);
+    }
+    if (holding.empty() || violating.empty()) return;
+    log_odds_ = std::log(static_cast<double>(holding.size()) / static_cast<double>(violating.size()));
+    holding_.emplace(space, holding);
+    violating_.emplace(space, violating);
+  }
+
+  double log_probability(const Assignment& values) const {
+    if (!holding_) return 0;
+    return -std::log1p(std::exp(violating_->log_density(values) - holding_->log_density(values) - log_odds_));
+  }
+
+ private:
+  double log_odds_ = 0;
+  std::optional<ParzenEstimator> holding_, violating_;
+};
+
+class TpeSampler final : public Sampler {
+ public:
+  explicit TpeSampler(const TpeOptions& options) : options_(options) {}
+
+  Assignment propose(const SearchSpace& space, const std::vector<Trial>& trials, RandomStream& random) const override {
+    if (std::count_if(trials.begin(), trials.end(), counts) < options_.startup_trials) return space.draw(random);
+    const TrialSplit split = split_trials(trials);
+    const ParzenEstimator good(space, split.good), others(space, split.others);
+    const Feasibility feasibility(space, trials);
+    Assignment best;
+    double best_score = -HUGE_VAL;
+    for (int64_t i = 0; i < options_.candidates; ++i) {
+      Assignment candidate = good.sample(random);
+      const double score =
+          good.log_density(candidate) - others.log_density(candidate) + feasibility.log_probability(candidate);
+      if (!best.empty() && !(score > best_score)) continue;
+      best = std::move(candidate), best_score = score;
+    }
+    return best;
+  }
+
+ private:
+  const TpeOptions options_;
+};
+
+}  // namespace
+
+TrialSplit split_trials(const std::vector<Trial>& trials) {
+  std::vector<const Trial*> ranked;
+  ranked.reserve(trials.size());
+  for (const Trial& trial : trials) {
+    if (counts(trial) || trial.state == TrialState::running) ranked.push_back(&trial);
+  }
+  const auto finished = static_cast<size_t>(std::count_if(trials.begin(), trials.end(), counts));
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const Trial* a, const Trial* b) { return trial_rank(*a) < trial_rank(*b); });
+  const auto middle = ranked.begin() + static_cast<ptrdiff_t>(good_count(finished));
+  const auto by_number = [](const Trial* a, const Trial* b) { return a->number < b->number; };
+  std::sort(ranked.begin(), middle, by_number);
+  std::sort(middle, ranked.end(), by_number);
+  TrialSplit split;
+  const auto values = [](const Trial* trial) { return trial->values; };
+  std::transform(ranked.begin(), middle, std::back_inserter(split.good), values);
+  std::transform(middle, ranked.end(), std::back_inserter(split.others), values);
+  return split;
+}
+
+std::unique_ptr<Sampler> random_sampler() {
+  return std::make_unique<RandomSampler>();
+}
+
+std::unique_ptr<Sampler> tpe_sampler(const TpeOptions& options) {
+  return std::make_unique<TpeSampler>(options);
+}
+
+const Trial* best_trial(const std::vector<Trial>& trials) {
+  const Trial* best = nullptr;
+  for (const Trial& trial : trials) {
+    if (trial.feasible() && (!best || trial.objective < best->objective)) best = &trial;
+  }
+  return best;
+}
+
+}  // namespace bellows::tune

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "bellows/tune/trial.h"
+
+namespace bellows::tune {
+
+/// Proposes configurations.
+/// Threads: not thread-safe
+class Sampler {
+ public:
+  virtual ~Sampler() = default;
+  /// Returns a configuration to try next. It may be one that was tried already.
+  /// Params: trials – all trials so far, in the order of their numbers
+  ///         random – the only source of randomness, so that a resumed search proposes the same configurations
+  virtual Assignment propose(const SearchSpace& space, const std::vector<Trial>& trials,
+                             RandomStream& random) const = 0;
+};
+
+/// Constants of TPE, which are Optuna's defaults.
+struct TpeOptions {
+  int64_t startup_trials = 10;  ///< number of finished trials before which configurations are random
+  int64_t candidates = 24;      ///< number of configurations that are drawn from the good trials and compared
+};
+
+std::unique_ptr<Sampler> random_sampler();
+
+/// Tree-structured Parzen estimators: the best tenth of the trials, at most 25, are good. The sampler draws candidates
+/// from the density of the good trials, and returns the one with the largest ratio to the density of the others. Trials
+/// that violate constraints are good only if fewer feasible trials are available. The order is then that of the
+/// violation, so the search first finds feasible configurations and then better ones. The ratio is multiplied by the
+/// estimated probability that the candidate holds the constraints (c-TPE). Running trials count as bad, so that parallel
+/// trials differ. Failed trials do not count.
+/// Numerics: as good as Optuna's TPESampler at equal numbers of trials (tests/tune/sampler_test.cpp)
+/// Cost:     O(trials × candidates × parameters)
+/// Ref:      optuna.samplers.TPESampler, with `constraints_func` and `constant_liar`; arXiv:2211.14411
+std::unique_ptr<Sampler> tpe_sampler(const TpeOptions& options = {});
+
+/// Trials that TPE considers good, and all others, both in the order of their numbers.
+struct TrialSplit {
+  std::vector<Assignment> good, others;
+};
+TrialSplit split_trials(const std::vector<Trial>& trials);
+
+}  // namespace bellows::tune

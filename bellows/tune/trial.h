@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bellows/tune/search_space.h"
+
+namespace bellows::tune {
+
+enum class TrialState {
+  running,
+  complete,
+  pruned,      ///< the pruner ended it early
+  failed,      ///< it crashed, reached a limit, or did not report a result
+  interrupted  ///< the search ended before the trial did; its configuration runs again
+};
+
+/// One run of a configuration.
+struct Trial {
+  int64_t number = 0;
+  Assignment values{};
+  TrialState state = TrialState::running;
+  /// The number to minimize: the metric of the objective, negated if the search maximizes it. NaN: not known.
+  double objective = std::numeric_limits<double>::quiet_NaN();
+  /// Sum of the amounts by which constraints are violated, each relative to its bound. 0: all constraints hold.
+  double violation = 0;
+  std::map<std::string, double> metrics{};  ///< results by name
+  /// Values during the run, each with its step; smaller values are better. Steps increase.
+  std::vector<std::pair<int64_t, double>> reports{};
+  std::string failure{};  ///< why it failed, in words
+  double seconds = 0;     ///< wall time
+
+  bool finished() const { return state != TrialState::running && state != TrialState::interrupted; }
+  bool feasible() const { return state == TrialState::complete && violation <= 0; }
+};
+
+/// Returns the feasible trial with the smallest objective, or a null pointer if no trial is feasible.
+const Trial* best_trial(const std::vector<Trial>& trials);
+
+}  // namespace bellows::tune
