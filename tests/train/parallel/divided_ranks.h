@@ -166,20 +166,21 @@ inline Recipe undivided(Recipe recipe) {
 /// A job whose training on ranks is compared with that of one process, which trains once for each undivided recipe.
 class ComparedJob {
  public:
-  explicit ComparedJob(MakeJob make) : make_(std::move(make)) {}
+  explicit ComparedJob(MakeJob make, int64_t steps = 20) : make_(std::move(make)), steps_(steps) {}
 
   /// Params: recipe – of the ranks, with a mesh
   void expect_alike_on(const comm::Group& group, const Recipe& recipe) {
     SCOPED_TRACE(recipe.data_parallel + " " + recipe.mesh);
-    const Outcome ranks = outcome_of(make_, recipe, &group);
+    const Outcome ranks = outcome_of(make_, recipe, &group, steps_);
     const Recipe single = undivided(recipe);
     auto [alone, is_new] = alone_.try_emplace(single.to_yaml());
-    if (is_new) alone->second = outcome_of(make_, single, nullptr);
+    if (is_new) alone->second = outcome_of(make_, single, nullptr, steps_);
     expect_alike(ranks, alone->second);
   }
 
  private:
   MakeJob make_;
+  int64_t steps_;
   std::map<std::string, Outcome> alone_;
 };
 

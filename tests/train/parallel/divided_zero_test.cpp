@@ -1,10 +1,7 @@
 // ZeRO in recipes whose ranks divide layers, sequences or the model: they train like one process.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/train/parallel/divided_ranks.h"
@@ -14,7 +11,8 @@ namespace bellows::train::divided_ranks {
 namespace {
 
 using parallel::testing::run_processes;
-using ::testing::HasSubstr;
+
+constexpr int64_t tokens = 8;  // two chunks for each of four ranks
 
 Recipe zero_recipe(const std::string& strategy, const std::string& mesh) {
   Recipe recipe = divided_recipe(mesh);
@@ -59,41 +57,25 @@ std::vector<HeldElements> held_elements(const std::string& strategy, const std::
 
 }  // namespace
 
-TEST(DividedZero, WithTensorParallelism) {
+TEST(DividedZero, RanksGiveWhatOneProcessGives) {
   run_processes(4, [](const World& world, const std::string&) {
-    ComparedJob language(language_job(0));
-    language.expect_alike_on(world, zero_recipe("zero1", "data: 2, tensor: 2"));
-    language.expect_alike_on(world, zero_recipe("zero2", "data: 2, tensor: 2"));
+    constexpr int64_t steps = 8;
+    ComparedJob language(language_job(0, tokens), steps), dropping(language_job(0.2, tokens), steps);
+    const auto expect_alike_with = [&](const Recipe& recipe) { language.expect_alike_on(world, recipe); };
+    expect_alike_with(zero_recipe("zero2", "data: 2, tensor: 2"));
     Recipe recipe = zero_recipe("zero3", "shard: 2, tensor: 2");
     recipe.ema_decay = 0.9;
     recipe.on_nan = "skip";
-    language.expect_alike_on(world, recipe);
+    recipe.recompute = "blocks";
+    expect_alike_with(recipe);
     recipe = zero_recipe("zero3", "data: 2, tensor: 2");
-    recipe.shard_units = "";
     recipe.sync_each_batch = false;
     recipe.sequence_parallel = true;
-    language.expect_alike_on(world, recipe);
-    recipe.sequence_parallel = false;
-    recipe.recompute = "blocks";
-    ComparedJob(classifier_job()).expect_alike_on(world, recipe);
-  });
-}
-
-TEST(DividedZero, WithContextParallelism) {
-  run_processes(4, [](const World& world, const std::string&) {
-    constexpr int64_t tokens = 8;
-    ComparedJob language(language_job(0, tokens));
-    language.expect_alike_on(world, zero_recipe("zero1", "data: 2, context: 2"));
-    ComparedJob(language_job(0.2, tokens)).expect_alike_on(world, zero_recipe("zero2", "context: 4"));
-    language.expect_alike_on(world, zero_recipe("zero3", "shard: 2, context: 2"));
-    language.expect_alike_on(world, zero_recipe("zero3", "data: 2, context: 2"));
-  });
-}
-
-TEST(DividedZero, WithPipelineParallelism) {
-  run_processes(4, [](const World& world, const std::string&) {
-    ComparedJob(language_job(0)).expect_alike_on(world, zero_recipe("zero1", "data: 2, pipeline: 2"));
-    ComparedJob(classifier_job()).expect_alike_on(world, zero_recipe("zero1", "data: 2, pipeline: 2"));
+    expect_alike_with(recipe);
+    dropping.expect_alike_on(world, zero_recipe("zero2", "context: 4"));
+    expect_alike_with(zero_recipe("zero3", "shard: 2, context: 2"));
+    expect_alike_with(zero_recipe("zero1", "data: 2, pipeline: 2"));
+    expect_agreement_on_the_loss_scale(language_job(0), "shard: 2, tensor: 2", world, "zero3");
   });
 }
 
@@ -117,24 +99,16 @@ TEST(DividedZero, CopiesOfAShardedAndDividedModel) {
 
 TEST(DividedZero, ARunMovesToOtherMeshesInTheMiddleOfEpochs) {
   run_processes(4, [](const World& world, const std::string& folder) {
-    expect_run_moves(language_job(0),
+    expect_run_moves(language_job(0, tokens),
                      // Several ranks stop one step after the request.
                      {{1, "", 1},
                       {4, "data: 2, tensor: 2", 2, "zero1"},
-                      {2, "", 4, "zero3"},
+                      {2, "context: 2", 4, "zero2"},
                       {4, "shard: 2, tensor: 2", 6, "zero3"},
-                      {2, "tensor: 2", 8},
-                      {4, "data: 2, tensor: 2", 10, "zero2"},
+                      {2, "", 8, "zero3"},
+                      {4, "data: 2, pipeline: 2", 10, "zero1"},
                       {1, "", 0}},
-                     world, folder + "/tensor");
-    expect_run_moves(language_job(0, 8),
-                     {{4, "data: 2, context: 2", 1, "zero3"},
-                      {2, "pipeline: 2", 3},
-                      {4, "data: 2, pipeline: 2", 5, "zero1"},
-                      {2, "context: 2", 7, "zero2"},
-                      {4, "data: 2, pipeline: 2", 9, "zero1"},
-                      {1, "", 0}},
-                     world, folder + "/others");
+                     world, folder + "/run");
   });
 }
 
@@ -158,13 +132,6 @@ TEST(DividedZero, RanksDivideTheStateOfTheirSlices) {
     EXPECT_GE(state, 2 * moments * slice);
     EXPECT_EQ(model, strategy == std::string("zero3") ? 2 * slice : 4 * slice);
   }
-}
-
-TEST(DividedZero, RanksAgreeOnTheScaleOfTheLoss) {
-  run_processes(4, [](const World& world, const std::string&) {
-    expect_agreement_on_the_loss_scale(language_job(0), "data: 2, tensor: 2", world, "zero1");
-    expect_agreement_on_the_loss_scale(language_job(0), "shard: 2, tensor: 2", world, "zero3");
-  });
 }
 
 }  // namespace bellows::train::divided_ranks
