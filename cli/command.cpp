@@ -88,6 +88,7 @@ constexpr std::pair<const char*, const char*> option_names[] = {{"accept_changes
                                                                 {"rendezvous", "--rdzv"},
                                                                 {"replace_lost", "--replace-lost"},
                                                                 {"resize", "--resize"},
+                                                                {"resume", "--resume"},
                                                                 {"run", "--run"},
                                                                 {"split", "--split"},
                                                                 {"target_accuracy", "--target-accuracy"},
@@ -187,6 +188,7 @@ struct Arguments {
   LadderArguments ladder;
   PlanArguments plan;
   SimulateArguments simulate;
+  TuneArguments tune;
   EvaluateArguments evaluate;
   PredictArguments predict;
   QuantizeArguments quantize;
@@ -216,6 +218,7 @@ std::vector<Verb> add_verbs(CLI::App& app, Arguments& all) {
        [&] { return with_plugins(all.ladder.plugins, [&] { return run_ladder(all.ladder); }); }},
       {add_plan(app, all.plan), [&] { return with_plugins(all.plan.plugins, [&] { return run_plan(all.plan); }); }},
       {add_simulate(app, all.simulate), [&] { return run_simulate(all.simulate); }},
+      {add_tune(app, all.tune), [&] { return with_plugins(all.tune.plugins, [&] { return run_tune(all.tune); }); }},
       {add_evaluate(app, all.evaluate),
        [&] { return with_plugins(all.evaluate.plugins, [&] { return run_evaluate(all.evaluate); }); }},
       {add_predict(app, all.predict),

@@ -205,6 +205,21 @@ Examples:
   bellows simulate llama.json --cluster h100.yaml --batch 512 --ranks 64 --json
 )";
 
+inline constexpr const char* tune_footer =
+    R"(Searches for the best values of recipe keys. STUDY is a YAML file with the recipe, the values of each key (`space`),
+the objective, and constraints that the result must hold. docs/tune.md describes all its keys.
+
+Each trial is a training run in its own process, on its own cores. Trials that crash, or that exceed the limits
+trial_time and trial_memory, are counted and excluded. The best recipe is in best.yaml in --out.
+
+A stopped or killed search continues with --resume. Finished trials are not repeated, and interrupted ones run again.
+
+Examples:
+  bellows tune digits-study.yaml
+  bellows tune digits-study.yaml --jobs 4 --trials 200 --html study.html
+  bellows tune digits-study.yaml --resume
+)";
+
 inline constexpr const char* distill_footer =
     R"(Trains a small model, the student, with the outputs of a trained model, the teacher, and with the targets. The training
 uses the teacher's recipe with another model, unless you pass --recipe. Options and --set change it. At the end, a table

@@ -89,6 +89,19 @@ struct SimulateArguments {
   JsonTarget json;
 };
 
+/// Arguments of `bellows tune`.
+struct TuneArguments {
+  std::string study;
+  std::vector<std::string> plugins;
+  std::string out;      ///< folder of the study; if "", the path of the study file without its extension
+  int64_t trials = -1;  ///< if negative, the number in the study file
+  int64_t seed = -1;    ///< if negative, the seed in the study file
+  int64_t jobs = 1;     ///< number of parallel trials
+  bool resume = false;
+  std::string html;  ///< file for the HTML report; if "", there is no report
+  JsonTarget json;
+};
+
 /// Arguments of `bellows import`.
 struct ImportArguments {
   std::string file;   ///< a configuration of DeepSpeed
@@ -295,6 +308,7 @@ int run_ladder(const LadderArguments& arguments);
 int run_plan(const PlanArguments& arguments);
 int run_schedule(const ScheduleArguments& arguments);
 int run_simulate(const SimulateArguments& arguments);
+int run_tune(const TuneArguments& arguments);
 int run_import(const ImportArguments& arguments);
 int run_select(const SelectArguments& arguments);
 int run_evaluate(const EvaluateArguments& arguments);

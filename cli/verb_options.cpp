@@ -18,8 +18,6 @@
 
 namespace bellows::cli {
 
-namespace {
-
 void add_plugins(CLI::App* verb, std::vector<std::string>& plugins) {
   verb->add_option("--plugin", plugins, "Load your own models from this shared library. You can repeat this option")
       ->type_name("FILE")
@@ -27,6 +25,8 @@ void add_plugins(CLI::App* verb, std::vector<std::string>& plugins) {
       ->allow_extra_args(false)  // so that files may follow
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
+
+namespace {
 
 /// Adds the options that describe a training run, which several verbs share.
 template <class Arguments>

@@ -13,11 +13,14 @@ namespace bellows::cli {
 
 CLI::App* add_train(CLI::App& app, TrainArguments& arguments);
 CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments);
+/// Adds --plugin.
+void add_plugins(CLI::App* verb, std::vector<std::string>& plugins);
 /// Adds the options of the ladder that compare recipes and techniques for several ranks.
 void add_ladder_comparison(CLI::App* verb, LadderArguments& arguments);
 CLI::App* add_plan(CLI::App& app, PlanArguments& arguments);
 CLI::App* add_schedule(CLI::App& app, ScheduleArguments& arguments);
 CLI::App* add_simulate(CLI::App& app, SimulateArguments& arguments);
+CLI::App* add_tune(CLI::App& app, TuneArguments& arguments);
 CLI::App* add_import(CLI::App& app, ImportArguments& arguments);
 CLI::App* add_select(CLI::App& app, SelectArguments& arguments);
 CLI::App* add_quantize(CLI::App& app, QuantizeArguments& arguments);

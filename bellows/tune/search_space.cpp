@@ -45,10 +45,10 @@ void check_parameter(const Parameter& p) {
                     ": a range of integers needs integers as its ends, got [", p.low, ", ", p.high, "].");
 }
 
-/// A value of a grid without the digits that rounding errors add: 0.01 instead of 0.010000000000000002.
+/// Six significant digits, so that values are short in recipes and tables.
 double rounded(double value) {
   std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.12g", value);
+  std::snprintf(text.data(), text.size(), "%.6g", value);
   return std::strtod(text.data(), nullptr);
 }
 
@@ -72,7 +72,7 @@ double Parameter::inner_high() const {
 
 double Parameter::from_inner(double number) const {
   const double value = log ? std::exp(number) : number;
-  const double stepped = step > 0 ? low + std::round((value - low) / step) * step : value;
+  const double stepped = step > 0 ? low + std::round((value - low) / step) * step : rounded(value);
   const double last = step > 0 ? low + static_cast<double>(count() - 1) * step : high;
   return std::clamp(stepped, low, last);
 }
@@ -90,8 +90,7 @@ std::vector<double> Parameter::grid() const {
   for (int64_t i = 0; i < size; ++i) {
     const double share = size > 1 ? static_cast<double>(i) / static_cast<double>(size - 1) : 0;
     const double stepped = kind == Kind::choice ? static_cast<double>(i) : low + static_cast<double>(i) * step;
-    values[static_cast<size_t>(i)] =
-        counted ? stepped : std::clamp(rounded(from_inner(from + share * (to - from))), low, high);
+    values[static_cast<size_t>(i)] = counted ? stepped : from_inner(from + share * (to - from));
   }
   return values;
 }

@@ -31,7 +31,7 @@ struct Parameter {
   /// if `log` is set. For parameters with steps, each value has half a step on both sides.
   double inner_low() const;
   double inner_high() const;
-  /// Converts a number from that interval to the nearest value.
+  /// Converts a number from that interval to the nearest value. Numbers without a step are rounded to six digits.
   double from_inner(double number) const;
   /// Draws a value uniformly.
   double draw(RandomStream& random) const;

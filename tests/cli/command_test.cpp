@@ -55,6 +55,7 @@ TEST(Command, HelpHasAnExampleAndFits80Columns) {
                                              {"predict", "--help"},
                                              {"schedule", "--help"},
                                              {"simulate", "--help"},
+                                             {"tune", "--help"},
                                              {"import", "--help"},
                                              {"select", "--help"},
                                              {"launch", "--help"},

@@ -1,0 +1,149 @@
+#include "bellows/tune/search.h"
+
+#include <c10/util/Exception.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+
+#include "bellows/core/error.h"
+#include "bellows/system/file.h"
+#include "bellows/tune/trial_process.h"
+
+namespace bellows::tune {
+
+namespace {
+
+/// Trials without the objective after which the search ends, if there is no trial with it.
+constexpr int64_t failures_before_end = 3;
+
+std::string trial_folder(const std::string& folder, int64_t number) {
+  std::array<char, 32> name{};
+  std::snprintf(name.data(), name.size(), "/trial-%04d", static_cast<int>(number));
+  return folder + name.data();
+}
+
+class Search {
+ public:
+  Search(Study& study, const StudyFile& file, const SearchOptions& options)
+      : study_(study), file_(file), options_(options), cores_(divide_cores(options.jobs)), slots_(cores_.size()) {}
+
+  int run() {
+    for (;;) {
+      start_trials();
+      if (std::none_of(slots_.begin(), slots_.end(), [](const auto& slot) { return bool(slot); })) return 0;
+      wait();
+      if (const int signal = stop_signal()) return signal;
+      for (auto& slot : slots_) {
+        if (slot) advance(slot);
+      }
+      check_objective();
+    }
+  }
+
+ private:
+  void start_trials() {
+    const auto running = [&] {
+      return std::count_if(slots_.begin(), slots_.end(), [](const auto& slot) { return bool(slot); });
+    };
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      while (!slots_[i] && !exhausted_ && study_.finished() + running() < file_.trials) start_trial(i);
+    }
+  }
+
+  void start_trial(size_t slot) {
+    const auto trial = study_.ask();
+    if (!trial) return void(exhausted_ = true);
+    try {
+      slots_[slot] = std::make_unique<TrialProcess>(file_, *trial, trial_folder(options_.folder, trial->number),
+                                                    TrialProgram{options_.command, cores_[slot]}, signals_);
+    } catch (const c10::ValueError& error) {
+      study_.tell(trial->number, {.failure = user_message(error)});  // keys that do not fit together
+    }
+    changed();
+  }
+
+  void wait() {
+    std::vector<pollfd> sources = {{signals_.fd(), POLLIN, 0}};
+    for (const auto& slot : slots_) {
+      if (!slot) continue;
+      for (const int output : slot->process().outputs()) {
+        if (output >= 0) sources.push_back({output, POLLIN, 0});
+      }
+    }
+    constexpr int period_ms = 20;  // between two checks of the limits
+    poll(sources.data(), sources.size(), period_ms);
+  }
+
+  int stop_signal() const {
+    for (int signal = signals_.next(); signal != 0; signal = signals_.next()) {
+      if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT) return signal;
+    }
+    return 0;
+  }
+
+  void advance(std::unique_ptr<TrialProcess>& slot) {
+    const bool ended = slot->ended();  // before watch(), which then reads everything that the trial wrote
+    for (const TrialProcess::Report& report : slot->watch()) {
+      if (study_.report(slot->number(), report.step, report.value) && slot->process().running()) {
+        slot->prune();
+        break;
+      }
+    }
+    if (!ended) return;
+    const Trial* before = best_trial(study_.trials());
+    const int64_t best_before = before ? before->number : -1;
+    study_.tell(slot->number(), slot->result());
+    slot.reset();
+    const Trial* best = best_trial(study_.trials());
+    if (best && best->number != best_before) write_best(*best);
+    changed();
+  }
+
+  void write_best(const Trial& best) const {
+    train::Recipe recipe = recipe_of(file_, best.values);
+    const std::string config = model_config_of(file_, best.values);
+    if (!config.empty()) {
+      recipe.model = options_.folder + "/best-model.json";
+      write_text_file(recipe.model, config);
+    }
+    write_text_file(options_.folder + "/best.yaml", recipe.to_yaml());
+  }
+
+  void check_objective() const {
+    const std::vector<Trial>& trials = study_.trials();
+    const auto ended = [](const Trial& trial) { return trial.state == TrialState::failed; };
+    const auto useful = [](const Trial& trial) {
+      return trial.state == TrialState::complete || trial.state == TrialState::pruned;
+    };
+    const auto failures = std::count_if(trials.begin(), trials.end(), ended);
+    if (failures < std::min(failures_before_end, file_.trials)) return;
+    if (std::any_of(trials.begin(), trials.end(), useful)) return;
+    const auto last = std::find_if(trials.rbegin(), trials.rend(), ended);
+    TORCH_CHECK_VALUE(false, "tune: none of ", failures, " trials reported ", file_.study.objective, ". Trial ",
+                      last->number, ": ", last->failure, ". Its output is in ",
+                      trial_folder(options_.folder, last->number), "/output.txt.");
+  }
+
+  void changed() const {
+    if (options_.on_change) options_.on_change(study_);
+  }
+
+  Study& study_;
+  const StudyFile& file_;
+  const SearchOptions& options_;
+  const std::vector<std::vector<int>> cores_;
+  const comm::Signals signals_;
+  std::vector<std::unique_ptr<TrialProcess>> slots_;
+  bool exhausted_ = false;
+};
+
+}  // namespace
+
+int run_search(Study& study, const StudyFile& file, const SearchOptions& options) {
+  return Search(study, file, options).run();
+}
+
+}  // namespace bellows::tune

@@ -1,0 +1,216 @@
+#include "bellows/tune/trial_process.h"
+
+#include <c10/util/Exception.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "bellows/core/stats.h"
+#include "bellows/io/tables/number_text.h"
+#include "bellows/system/file.h"
+
+namespace bellows::tune {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Memory that a process may reserve without using it, such as the stacks of its threads.
+constexpr uint64_t reserved_bytes = uint64_t{512} << 20;
+
+void fill_folder(const StudyFile& file, const Trial& trial, const std::string& folder) {
+  train::Recipe recipe = recipe_of(file, trial.values);
+  std::error_code failed;
+  fs::remove_all(folder, failed);
+  fs::create_directories(folder, failed);
+  TORCH_CHECK(!failed, "tune: cannot create ", folder, ": ", failed.message(), ".");
+  const std::string config = model_config_of(file, trial.values);
+  if (!config.empty()) {
+    recipe.model = folder + "/model.json";
+    write_text_file(recipe.model, config);
+  }
+  recipe.run_folder.clear();
+  if (file.study.halving) {  // the log contains the evaluations of the run
+    recipe.run_folder = folder + "/run";
+    recipe.log = "json";
+    recipe.save_total_limit = 1;
+  }
+  write_text_file(folder + "/recipe.yaml", recipe.to_yaml());
+}
+
+std::vector<std::string> prepared_command(const StudyFile& file, const Trial& trial, const std::string& folder,
+                                          std::vector<std::string> command) {
+  fill_folder(file, trial, folder);
+  for (const std::string& word :
+       {std::string("--recipe"), folder + "/recipe.yaml", std::string("--json"), folder + "/result.json"})
+    command.push_back(word);
+  return command;
+}
+
+std::vector<std::string> trial_environment(size_t cores) {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable; ++variable) variables.emplace_back(*variable);
+  if (cores > 0 && !std::getenv("OMP_NUM_THREADS")) variables.push_back("OMP_NUM_THREADS=" + std::to_string(cores));
+  return variables;
+}
+
+/// The largest resident size of a process so far. 0: it has ended.
+int64_t peak_of(pid_t process) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    constexpr std::string_view name = "VmHWM:";
+    if (!line.starts_with(name)) continue;
+    return 1024 * std::strtoll(line.c_str() + name.size(), nullptr, 10);
+  }
+  return 0;
+}
+
+double json_number(const nlohmann::json& json, const char* key) {
+  const auto value = json.find(key);
+  return value != json.end() && value->is_number() ? value->get<double>() : std::nan("");
+}
+
+}  // namespace
+
+TrialProcess::TrialProcess(const StudyFile& file, const Trial& trial, const std::string& folder,
+                           const TrialProgram& program, const comm::Signals& signals)
+    : file_(file),
+      number_(trial.number),
+      folder_(folder),
+      process_(static_cast<int>(trial.number), prepared_command(file, trial, folder, program.command),
+               trial_environment(program.cores.size()), signals) {
+  output_.open(folder + "/output.txt");
+  set_limits(program.cores);
+}
+
+void TrialProcess::set_limits(const std::vector<int>& cores) const {
+  const pid_t process = process_.pid();
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : cores) CPU_SET(core, &set);
+  if (!cores.empty()) sched_setaffinity(process, sizeof set, &set);
+  std::ofstream("/proc/" + std::to_string(process) + "/oom_score_adj") << 1000;
+  if (file_.trial_bytes <= 0) return;
+  // A single large allocation fails here. watch() limits the memory that the process really uses.
+  const rlim_t most = static_cast<uint64_t>(file_.trial_bytes) + reserved_bytes;
+  const rlimit limit{most, most};
+  prlimit(process, RLIMIT_DATA, &limit, nullptr);
+}
+
+void TrialProcess::on_line(std::string_view line) {
+  output_ << line << '\n';
+}
+
+void TrialProcess::stop(std::string reason) {
+  if (stopped_.empty()) stopped_ = std::move(reason);
+  process_.send(SIGKILL);
+}
+
+void TrialProcess::prune() {
+  pruned_ = true;
+  stop("pruned");
+}
+
+std::vector<TrialProcess::Report> TrialProcess::watch() {
+  const auto keep = [this](int, bool error, std::string_view line) {
+    on_line(line);
+    if (error && !line.empty()) last_error_ = line;
+  };
+  process_.read_output(keep);
+  if (process_.running()) peak_bytes_ = std::max(peak_bytes_, peak_of(process_.pid()));
+  seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  if (file_.trial_bytes > 0 && peak_bytes_ > file_.trial_bytes)
+    stop("out of memory: the trial used more than " + format_bytes(static_cast<double>(file_.trial_bytes)));
+  if (file_.trial_seconds > 0 && seconds_ > file_.trial_seconds)
+    stop("the trial did not end within " + format_seconds(file_.trial_seconds));
+  std::vector<Report> reports;
+  if (!file_.study.halving) return reports;
+  std::ifstream log(folder_ + "/run/log.jsonl");
+  log.seekg(log_position_);
+  for (std::string line; std::getline(log, line) && !log.eof(); log_position_ = log.tellg()) {
+    const auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (row.is_discarded() || !row.contains("eval_loss")) continue;
+    const bool by_loss = file_.study.objective == "loss" || !row.contains("eval_accuracy");
+    reports.push_back({++evaluations_, by_loss ? json_number(row, "eval_loss") : -json_number(row, "eval_accuracy")});
+  }
+  return reports;
+}
+
+bool TrialProcess::ended() {
+  const auto keep = [this](int, bool error, std::string_view line) {
+    on_line(line);
+    if (error && !line.empty()) last_error_ = line;
+  };
+  return process_.reap(keep);
+}
+
+std::map<std::string, double> TrialProcess::metrics() const {
+  std::map<std::string, double> result{{"seconds", seconds_}};
+  if (peak_bytes_ > 0) result["peak_memory"] = static_cast<double>(peak_bytes_);
+  if (file_.price_per_hour > 0) result["cost"] = seconds_ / 3600 * file_.price_per_hour;
+  std::ifstream text(folder_ + "/result.json");
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return result;
+  const auto add = [&](const std::string& name, double value) {
+    if (!std::isnan(value)) result[name] = value;
+  };
+  if (json.contains("metrics")) {
+    for (const auto& [name, value] : json["metrics"].items()) {
+      if (value.is_number()) add(name, value.get<double>());
+    }
+  }
+  add("accuracy", json_number(json, "eval_accuracy"));
+  add("loss", json_number(json, "eval_loss"));
+  const double train_seconds = json_number(json, "train_seconds"), target = json_number(json, "time_to_target_s");
+  add("train_seconds", train_seconds);
+  // The constraint on the accuracy excludes runs that did not reach the target.
+  add("time_to_target", std::isnan(target) ? train_seconds : target);
+  return result;
+}
+
+std::string TrialProcess::failure() const {
+  if (!stopped_.empty()) return stopped_;
+  if (process_.exit_code() == 0) return "";
+  constexpr std::string_view prefix = "bellows: ";
+  const std::string words =
+      last_error_.starts_with(prefix) ? last_error_.substr(prefix.size()) : "the trial " + process_.how();
+  return words.ends_with('.') ? words.substr(0, words.size() - 1) : words;
+}
+
+TrialResult TrialProcess::result() {
+  output_.close();
+  const TrialResult result{
+      .metrics = metrics(), .seconds = seconds_, .pruned = pruned_, .failure = pruned_ ? "" : failure()};
+  std::error_code ignored;
+  fs::remove_all(folder_ + "/run", ignored);  // checkpoints
+  return result;
+}
+
+std::vector<std::vector<int>> divide_cores(int64_t jobs) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (int core = 0; core < CPU_SETSIZE; ++core) {
+      if (CPU_ISSET(core, &set)) cores.push_back(core);
+    }
+  }
+  std::vector<std::vector<int>> parts(static_cast<size_t>(std::max<int64_t>(jobs, 1)));
+  if (cores.empty()) return parts;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const size_t from = i * cores.size() / parts.size(), to = (i + 1) * cores.size() / parts.size();
+    if (from == to) {
+      parts[i] = {cores[i % cores.size()]};
+    } else {
+      parts[i].assign(cores.begin() + static_cast<ptrdiff_t>(from), cores.begin() + static_cast<ptrdiff_t>(to));
+    }
+  }
+  return parts;
+}
+
+}  // namespace bellows::tune

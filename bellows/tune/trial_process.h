@@ -1,0 +1,77 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "bellows/comm/launch/rank_process.h"
+#include "bellows/tune/study.h"
+#include "bellows/tune/study_file.h"
+
+namespace bellows::tune {
+
+/// The program that trains one recipe. It receives the arguments `--recipe FILE --json FILE`.
+struct TrialProgram {
+  std::vector<std::string> command;  ///< such as {"bellows", "train"}
+  std::vector<int> cores{};          ///< cores on which the process runs; empty: all
+};
+
+/// A training run in its own process, with the files of the run in its own folder. The destructor kills the process. If
+/// this process is killed, the trial is killed, too. The out-of-memory killer of the system selects trials before other
+/// processes.
+/// Threads: not thread-safe
+class TrialProcess {
+ public:
+  /// Starts the process.
+  /// Params: folder – is created and replaced
+  /// Throws: c10::ValueError if the keys of the recipe do not fit together; c10::Error if the system cannot start the
+  ///         process or write its files
+  TrialProcess(const StudyFile& file, const Trial& trial, const std::string& folder, const TrialProgram& program,
+               const comm::Signals& signals);
+
+  int64_t number() const { return number_; }
+  const comm::RankProcess& process() const { return process_; }
+
+  /// A value that the run reported.
+  struct Report {
+    int64_t step = 0;  ///< number of the evaluation, starting at 1
+    double value = 0;  ///< smaller is better: the loss, or the negative accuracy
+  };
+  /// Reads the output and new reports, and kills the process if it exceeds a limit. Call this function several times a
+  /// second.
+  std::vector<Report> watch();
+  /// Ends the process because it is not promising.
+  void prune();
+  /// Returns whether the process has ended. Call result() then.
+  bool ended();
+  TrialResult result();
+
+ private:
+  void set_limits(const std::vector<int>& cores) const;
+  void stop(std::string reason);
+  void on_line(std::string_view line);
+  std::string failure() const;
+  std::map<std::string, double> metrics() const;
+
+  const StudyFile& file_;
+  const int64_t number_;
+  const std::string folder_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  double seconds_ = 0;
+  int64_t peak_bytes_ = 0;
+  int64_t evaluations_ = 0;
+  std::streamoff log_position_ = 0;
+  std::string stopped_;     ///< why this object ended the process
+  std::string last_error_;  ///< last line of standard error
+  bool pruned_ = false;
+  std::ofstream output_;
+  comm::RankProcess process_;
+};
+
+/// Returns the cores of each of `jobs` parallel trials. The cores that this process may use are divided evenly. If there
+/// are more trials than cores, several trials share a core.
+std::vector<std::vector<int>> divide_cores(int64_t jobs);
+
+}  // namespace bellows::tune
