@@ -42,12 +42,13 @@ at::Tensor complete_mask(const ContextAttentionOptions& options, const at::Tenso
       .masked_fill_(mask.logical_not(), -std::numeric_limits<double>::infinity());
 }
 
-/// The weights that dropout keeps, of all queries and keys, drawn as one process draws them.
-at::Tensor draw_kept(const at::Tensor& query, int64_t keys, int ranks, double p,
-                     const std::optional<at::Generator>& generator) {
+/// The weights that dropout keeps, of all queries and keys and of this rank's heads, drawn as one process draws them.
+at::Tensor draw_kept(const at::Tensor& query, int64_t keys, int ranks, const ContextAttentionOptions& options) {
   const c10::NoGradGuard no_grad;
-  return at::empty({query.size(0), query.size(1), query.size(2) * ranks, keys * ranks}, query.options())
-      .bernoulli_(1 - p, generator)
+  const int64_t heads = query.size(1);
+  return at::empty({query.size(0), heads * options.heads.ranks, query.size(2) * ranks, keys * ranks}, query.options())
+      .bernoulli_(1 - options.dropout, options.generator)
+      .narrow(1, options.heads.rank * heads, heads)
       .to(at::kBool);
 }
 
@@ -136,7 +137,7 @@ at::Tensor context_attention(const at::Tensor& query, const at::Tensor& key, con
                             .dropout = options.dropout,
                             .scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(3))))}};
   if (options.dropout > 0) {
-    const at::Tensor kept = draw_kept(query, key.size(2), group.size(), options.dropout, options.generator);
+    const at::Tensor kept = draw_kept(query, key.size(2), group.size(), options);
     const bool all_queries = options.method == ContextMethod::all_to_all;
     call.input.kept = all_queries ? kept : part_of_rank(kept, 2, group.rank(), layout);
   }

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "bellows/comm/group.h"
+#include "bellows/parallel/tensor/divided_dropout.h"
 
 namespace bellows::parallel {
 
@@ -23,6 +24,8 @@ struct ContextAttentionOptions {
   /// tokens.
   at::Tensor mask;
   double dropout = 0;  ///< probability with which an attention weight is set to zero
+  /// The heads that this rank has, in dim 1, if tensor parallelism divides them. Dropout draws the masks of all heads.
+  RandomSlice heads = {.dim = 1};
   bool causal = false;
   std::optional<double> scale;  ///< factor of the scores [default: 1 / √d]
   bool grouped = false;         ///< several heads of the queries may share a head of the keys (enable_gqa)

@@ -15,8 +15,8 @@
 namespace bellows::parallel {
 
 struct ContextParallel::State {
-  State(comm::Group the_group, const ContextAttentionOptions& options)
-      : group(std::move(the_group)), tap(std::make_shared<ContextTap>(group, options)) {}
+  State(comm::Group the_group, const ContextAttentionOptions& options, const std::optional<TensorParallel>& tensor)
+      : group(std::move(the_group)), tap(std::make_shared<ContextTap>(group, options, tensor)) {}
 
   comm::Group group;
   std::shared_ptr<ContextTap> tap;
@@ -29,7 +29,27 @@ using State = ContextParallel::State;
 std::vector<std::string> lines_of(const ContextOptions& options) {
   return {c10::str("method ", to_string(options.method)), c10::str("zigzag ", options.zigzag ? "true" : "false"),
           c10::str("check_finite ", options.check_finite ? "true" : "false"),
-          c10::str("generator ", options.generator ? "set" : "not set")};
+          c10::str("generator ", options.generator ? "set" : "not set"),
+          c10::str("tensor rank ", options.tensor ? options.tensor->group().rank() : 0)};
+}
+
+std::shared_ptr<State> existing(const std::weak_ptr<State>& state) {
+  std::shared_ptr<State> result = state.lock();
+  TORCH_CHECK(result,
+              "context parallelism: the ContextParallel object no longer exists. Keep it while you use the model.");
+  return result;
+}
+
+/// Calls a block for this rank's part of the sequence.
+at::Tensor run_inside(const std::shared_ptr<State>& state, const RunContextBlock& run, const ContextBlock& block,
+                      const at::Tensor& x) {
+  const ContextBlock inside = [state, block](const at::Tensor& part) {
+    const ContextParallel::Scope scope(state);
+    const ContextTap::Inside guard(*state->tap, part.size(1));
+    return block(part);
+  };
+  state->tap->set_output_divided(false);
+  return run ? run(inside, x) : inside(x);
 }
 
 /// The blocks of a model in their order.
@@ -39,15 +59,13 @@ class BlockSequence {
       : state_(std::move(state)), stacks_(std::move(stacks)), options_(std::move(options)) {}
 
   at::Tensor operator()(const ContextBlock& block, const at::Tensor& input) {
-    const std::shared_ptr<State> state = state_.lock();
-    TORCH_CHECK(state,
-                "context parallelism: the ContextParallel object no longer exists. Keep it while you use the model.");
+    const std::shared_ptr<State> state = existing(state_);
     if (state->group.size() == 1) return options_.run ? options_.run(block, input) : block(input);
     const size_t stack = stack_;
     const int64_t number = next_;
     reset();  // an exception ends the pass
     const at::Tensor x = number == 0 ? part_of_rank(input, 1, state->group.rank(), state->tap->layout()) : input;
-    const at::Tensor y = run_inside(state, block, x);
+    const at::Tensor y = run_inside(state, options_.run, block, x);
     if (number + 1 < stacks_[stack]) {
       stack_ = stack;
       next_ = number + 1;
@@ -67,16 +85,6 @@ class BlockSequence {
     next_ = 0;
   }
 
-  at::Tensor run_inside(const std::shared_ptr<State>& state, const ContextBlock& block, const at::Tensor& x) const {
-    const ContextBlock inside = [state, block](const at::Tensor& part) {
-      const ContextParallel::Scope scope(state);
-      const ContextTap::Inside guard(*state->tap, part.size(1));
-      return block(part);
-    };
-    state->tap->set_output_divided(false);
-    return options_.run ? options_.run(inside, x) : inside(x);
-  }
-
   std::weak_ptr<State> state_;
   std::vector<int64_t> stacks_;
   ContextBlocks options_;
@@ -88,10 +96,12 @@ class BlockSequence {
 
 ContextParallel::ContextParallel(const comm::Group& group, const ContextOptions& options) {
   check_same_options("context parallelism", lines_of(options), group);
-  state_ = std::make_shared<State>(group, ContextAttentionOptions{.method = options.method,
-                                                                  .zigzag = options.zigzag,
-                                                                  .generator = options.generator,
-                                                                  .check_finite = options.check_finite});
+  state_ = std::make_shared<State>(group,
+                                   ContextAttentionOptions{.method = options.method,
+                                                           .zigzag = options.zigzag,
+                                                           .generator = options.generator,
+                                                           .check_finite = options.check_finite},
+                                   options.tensor);
 }
 
 ContextParallel::ContextParallel(const comm::Mesh& mesh, const std::string& axis, const ContextOptions& options)
@@ -102,6 +112,7 @@ ContextParallel::Scope::Scope(std::shared_ptr<State> state) : state_(std::move(s
   // twice, only the first one computes.
   tap_ = std::make_shared<tap::ArgumentTapGuard>(state_->tap);
   if (state_->group.size() > 1) check_ = std::make_shared<tap::OpCheckGuard>(state_->tap);
+  masks_ = std::make_shared<ContextTap::Inside>(*state_->tap);
 }
 
 const comm::Group& ContextParallel::group() const {
@@ -126,6 +137,30 @@ RunContextBlock ContextParallel::blocks(const std::vector<int64_t>& stacks, cons
                     "]. Does the model define blocks (models/blocks.h)?");
   state_->tap->divide_blocks_only();
   return BlockSequence(state_, stacks, options);
+}
+
+ModelParts ContextParallel::stage_parts(const ModelParts& parts) const {
+  TORCH_CHECK_VALUE(parts.parts.size() >= 3, "context parallelism: expected embeddings, blocks and a head, got ",
+                    parts.parts.size(), " parts.");
+  ModelParts result = parts;
+  const std::weak_ptr<State> weak = state_;
+  ModelPart &first = result.parts.front(), &last = result.parts.back();
+  first.run = [weak, run = first.run](const at::Tensor& x, const std::vector<at::Tensor>& inputs) {
+    const std::shared_ptr<State> state = existing(weak);
+    return part_of_rank(run(x, inputs), 1, state->group.rank(), state->tap->layout());
+  };
+  last.run = [weak, run = last.run](const at::Tensor& x, const std::vector<at::Tensor>& inputs) {
+    const std::shared_ptr<State> state = existing(weak);
+    return run(gather_tokens(x, 1, state->tap->layout(), state->group), inputs);
+  };
+  return result;
+}
+
+RunContextBlock ContextParallel::stage_blocks(const RunContextBlock& run) const {
+  state_->tap->divide_blocks_only();
+  return [weak = std::weak_ptr<State>(state_), run](const ContextBlock& block, const at::Tensor& x) {
+    return run_inside(existing(weak), run, block, x);
+  };
 }
 
 at::Tensor ContextParallel::loss(const at::Tensor& sum, const at::Tensor& count) const {

@@ -11,7 +11,9 @@
 
 #include "bellows/comm/group.h"
 #include "bellows/comm/mesh.h"
+#include "bellows/core/model_parts.h"
 #include "bellows/parallel/context/context_attention.h"
+#include "bellows/parallel/tensor/tensor_parallel.h"
 
 namespace bellows::parallel {
 
@@ -24,6 +26,9 @@ struct ContextOptions {
   /// must be the same on all ranks of the axis. Activation checkpointing of dropout needs the default generator.
   std::optional<at::Generator> generator;
   bool check_finite = false;  ///< see ContextAttentionOptions
+  /// The object that parallelize() created from the same model for the ranks of another axis, which divide its layers.
+  /// Set the same generator in TensorOptions, or none in both.
+  std::optional<TensorParallel> tensor = std::nullopt;
 };
 
 /// A part of a model that maps one tensor to one tensor, and a function that calls it; see models/blocks.h.
@@ -53,6 +58,10 @@ struct ContextBlocks {
 /// computes this mean, and so does average_gradients(). If the blocks gather the sequence, each rank has the loss of
 /// the complete sequence. Otherwise, use loss(). After the mean, all ranks have the same gradients, so optimizers and
 /// clip_grad_norm_() work unchanged.
+///
+/// With tensor parallelism, set ContextOptions::tensor, and compute the mean over the ranks with the same slices of the
+/// layers: comm::combine() of the data axis and this axis. With pipeline parallelism, use stage_parts() and
+/// stage_blocks(), and set PipelineOptions::context.
 ///
 /// Numerics: in fp64, loss, gradients and weights of 20 steps match one process to 1e-9, with dropout, gradient
 ///           accumulation and clipping (tests/parallel/context). docs/numerics.md lists the tolerances for fp32 and
@@ -90,7 +99,7 @@ class ContextParallel {
 
    private:
     std::shared_ptr<State> state_;
-    std::shared_ptr<void> tap_, check_;  ///< guards, which end in reverse order
+    std::shared_ptr<void> tap_, check_, masks_;  ///< guards, which end in reverse order
   };
   [[nodiscard]] Scope scope() const { return Scope(state_); }
 
@@ -114,6 +123,16 @@ class ContextParallel {
   RunContextBlock blocks(int64_t count, const ContextBlocks& options = {}) const {
     return blocks(std::vector<int64_t>{count}, options);
   }
+
+  /// Returns the parts of a model for pipeline(). The first part, the embeddings, returns this rank's part of the sequence
+  /// (dim 1), and the last part, the head, gathers it. The object must exist as long as the parts.
+  /// Params: parts – of a model with one stack, such as BERT, DistilBERT and GPT-2
+  /// Throws: c10::ValueError if there are fewer than three parts. Forward throws as slice()
+  ModelParts stage_parts(const ModelParts& parts) const;
+  /// Returns a function for models::run_blocks_by() with which the blocks between the first and the last part of
+  /// stage_parts() compute this rank's part of the sequence.
+  /// Params: run – calls the blocks; see ContextBlocks
+  RunContextBlock stage_blocks(const RunContextBlock& run = {}) const;
 
   /// Returns this rank's loss if its output is divided. The mean of the ranks' losses is sum / count over all tokens.
   /// Collective; backward exchanges nothing.

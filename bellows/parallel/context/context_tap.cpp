@@ -13,10 +13,13 @@
 
 namespace bellows::parallel {
 
+void ContextTap::call(const tap::OpRef& op, std::span<c10::IValue> /*arguments*/) {
+  if (op.name() == std::string_view("aten::embedding")) output_divided_ = false;
+}
+
 bool ContextTap::compute(const tap::OpRef& op, tap::Stack& stack) {
   if (group_.size() == 1 && !options_.generator) return false;
   const std::string_view name = op.name();
-  if (name == "aten::embedding") output_divided_ = false;  // the next forward pass has begun
   if (name == "aten::scaled_dot_product_attention") return attention(op, stack);
   return name == "aten::dropout" && dropout(op, stack);
 }
@@ -57,6 +60,7 @@ bool ContextTap::attention(const tap::OpRef& op, tap::Stack& stack) {
   options.causal = call.causal;
   options.scale = call.scale;
   options.grouped = call.grouped;
+  if (tensor_) options.heads = tensor_->random_slice(call.query);
   op.set_result(stack, context_attention(cast_like_autocast(call.query), cast_like_autocast(call.key),
                                          cast_like_autocast(call.value), group_, options));
   return true;
@@ -68,11 +72,20 @@ at::Tensor ContextTap::divided_dropout(const at::Tensor& x, double p) {
                     "context parallelism: dropout expected this rank's tokens in dim 1",
                     tokens_ > 0 ? c10::str(" (", tokens_, " tokens)") : std::string(), ", got a tensor with sizes [",
                     c10::Join(", ", x.sizes()), "].");
+  const RandomSlice features = tensor_ ? tensor_->random_slice(x) : RandomSlice{};
+  TORCH_CHECK_VALUE(features.ranks == 1 || features.dim > 1,
+                    "context parallelism: with tensor parallelism, dropout of divided features expected a tensor "
+                    "[N, T, features], got one with sizes [",
+                    c10::Join(", ", x.sizes()), "].");
   if (p == 1) return x * at::zeros({}, x.options());
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes[1] *= group_.size();
-  const at::Tensor kept = at::empty(sizes, x.options()).bernoulli_(1 - p, options_.generator);
-  return x * part_of_rank(kept, 1, group_.rank(), layout_).div(1 - p);
+  sizes[static_cast<size_t>(features.dim)] *= features.ranks;
+  at::Tensor kept = at::empty(sizes, x.options()).bernoulli_(1 - p, options_.generator);
+  kept = part_of_rank(kept, 1, group_.rank(), layout_);
+  const int64_t length = x.size(features.dim);
+  if (features.ranks > 1) kept = kept.narrow(features.dim, features.rank * length, length);
+  return x * kept.div(1 - p);
 }
 
 bool ContextTap::dropout(const tap::OpRef& op, tap::Stack& stack) {

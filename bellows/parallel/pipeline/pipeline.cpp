@@ -85,7 +85,6 @@ struct Pipeline::State final : ShardedGradients {
         options(std::move(the_options)),
         rank(the_group.rank()),
         group(std::move(the_group)),
-        seed(options.data ? rank_seed(options.seed, options.data->rank()) : options.seed),
         device(parts.parts.front().tensors.empty() ? c10::Device(c10::kCPU)
                                                    : parts.parts.front().tensors.front().device()),
         tensors(std::move(the_tensors)) {
@@ -129,7 +128,6 @@ struct Pipeline::State final : ShardedGradients {
   PipelineOptions options;
   const int rank;
   std::optional<comm::Group> group;  ///< empty after a failure
-  const uint64_t seed;               ///< of this pipeline's random numbers
   const c10::Device device;
   HeldTensors tensors;
   std::optional<ShardedGradientsEntry> gradients;
@@ -189,6 +187,7 @@ std::vector<PipelineAxis> axes_of(const comm::Group& group, const PipelineOption
   std::vector<PipelineAxis> axes;
   axes.push_back({"pipeline", group});
   if (options.data) axes.push_back({"data", *options.data});
+  if (options.context) axes.push_back({"context", *options.context});
   if (options.tensor) axes.push_back({"tensor", options.tensor->group()});
   return axes;
 }
@@ -240,6 +239,14 @@ void check_same_pipelines(const ModelParts& parts, const comm::Group& group, con
     check_same_options("pipeline parallelism", std::move(own), axis.group);
     if (axis.name != "tensor") check_same_model(parts.model, axis.group);  // parts of a vocabulary may differ in size
   }
+}
+
+/// The ranks over which gradients and losses are averaged: those of other batches, and those of other parts of the
+/// sequences. If each rank counts its whole batch, the mean over both is that over the batches.
+std::optional<comm::Group> gradient_ranks(const PipelineOptions& options) {
+  if (options.data && options.context) return comm::combine(*options.data, *options.context, "pipeline");
+  const std::optional<comm::Group>& one = options.data ? options.data : options.context;
+  return one ? std::optional(comm::duplicate(*one, "pipeline")) : std::nullopt;
 }
 
 std::vector<int> even_stages(int parts, int stages) {
@@ -355,7 +362,7 @@ double Pipeline::step(const std::vector<at::Tensor>& inputs, const std::vector<a
   TORCH_CHECK(state.group, state.failure);
   const PreparedBatch batch = prepare_batch(inputs, targets, options, state);
   std::optional<StageRandom> random;
-  if (state.parts.model.training()) random.emplace(state.seed, state.steps, state.device);
+  if (state.parts.model.training()) random.emplace(state.options.seed, state.steps, state.device);
   StageStep step{.batch = &batch.micro_batches,
                  .loss = &loss,
                  .weights = batch.weights,
@@ -493,11 +500,13 @@ Pipeline pipeline(const ModelParts& parts, const comm::Group& group, const Pipel
                     checked.schedule.stages(), ".");
   check_stages(parts, checked.first_parts);
   if (checked.data && checked.data->size() == 1) checked.data.reset();
+  if (checked.context && checked.context->size() == 1) checked.context.reset();
   if (checked.tensor && checked.tensor->group().size() == 1) checked.tensor.reset();
   check_divided_layers(parts, checked.tensor);
   check_same_pipelines(parts, group, checked);
   const comm::Group own = comm::duplicate(group, "pipeline");
-  if (checked.data) checked.data = comm::duplicate(*checked.data, "pipeline");
+  if (checked.data) checked.seed = rank_seed(checked.seed, checked.data->rank());
+  checked.data = gradient_ranks(checked);
   if (checked.broadcast && group.size() > 1) broadcast_tensors(parts.model.state_dict(), 0, own);
   HeldTensors tensors(parts, checked.schedule.stage_ranks, checked.first_parts, group.rank(), checked.tensor);
   tensors.free_others();

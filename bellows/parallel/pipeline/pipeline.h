@@ -44,6 +44,9 @@ struct PipelineOptions {
   /// The ranks that hold the same stages of other pipelines, such as the data axis of a mesh. Each pipeline gets its own
   /// batches, and step() averages the gradients.
   std::optional<comm::Group> data = std::nullopt;
+  /// The ranks that divide the sequences of the same batches, for parts of ContextParallel::stage_parts(). They draw the
+  /// same random numbers, and step() also averages the gradients over them.
+  std::optional<comm::Group> context = std::nullopt;
   /// The object that parallelize() created from the same model. The ranks of its group are in different pipelines, which
   /// pass the same batch.
   std::optional<TensorParallel> tensor = std::nullopt;
@@ -57,7 +60,7 @@ struct PipelineStepOptions {
   /// Weight of a micro-batch in the mean, such as its number of tokens that count. Null: its number of samples. The
   /// loss function is not called for micro-batches of weight 0.
   std::function<double(const std::vector<at::Tensor>& targets)> weight = nullptr;
-  /// Average the gradients over PipelineOptions::data. With gradient accumulation, only the last step needs it.
+  /// Average the gradients over PipelineOptions::data and context. With gradient accumulation, only the last step needs it.
   bool average_gradients = true;
 };
 
@@ -79,7 +82,8 @@ struct PipelineStepOptions {
 ///
 /// Meshes: with PipelineOptions::data, the ranks of one pipeline pass the same batch, and each pipeline has its own
 /// batches. The mean is that of all batches, and gradients are averaged at the end of step(). With
-/// PipelineOptions::tensor, the layers of each stage are divided, too. Clipping and GradScaler use all axes.
+/// PipelineOptions::tensor, the layers of each stage are divided, too, and with PipelineOptions::context the sequences.
+/// Clipping and GradScaler use all axes.
 ///
 ///     bw::comm::Mesh mesh(world, {{"data", 2}, {"pipeline", 2}, {"tensor", 2}});
 ///     auto tensor = bw::parallel::parallelize(model, mesh, "tensor", bw::parallel::tensor_plan(model));
@@ -103,7 +107,8 @@ struct PipelineStepOptions {
 /// Throws:   step() throws c10::ValueError if the batch has fewer samples than micro-batches or if its tensors have
 ///           different numbers of samples. With a data axis, all pipelines then throw c10::ValueError. If a rank fails
 ///           or ends, all ranks throw c10::Error, which names the rank, the action and the reason. Afterwards, the
-///           object cannot be used. Other ranks of the failed rank's tensor axis may not throw until its process ends
+///           object cannot be used. Other ranks of the failed rank's tensor or context axis may not throw until its process
+///           ends
 /// Ref:      arXiv:1811.06965 (GPipe), arXiv:2104.04473; torch.distributed.pipelining
 class Pipeline {
  public:

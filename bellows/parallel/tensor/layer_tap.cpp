@@ -266,16 +266,19 @@ void LayerTap::check_not_repeated() const {
   check_dropout_not_repeated(generator_, "tensor parallelism", "TensorOptions::generator");
 }
 
+RandomSlice LayerTap::random_slice(const at::Tensor& x) const {
+  if (inside_) return {x.dim() >= 4 ? 1 : x.dim() - 1, group_.rank(), group_.size()};
+  return sequence_ ? RandomSlice{1, group_.rank(), group_.size()} : RandomSlice{};
+}
+
 bool LayerTap::dropout(const tap::OpRef& op, tap::Stack& stack) {
   const auto arguments = op.arguments(stack);
   const at::Tensor x = arguments[0].toTensor();
   const double p = arguments[1].toDouble();
   if (p <= 0 || p > 1 || !arguments[2].toBool() || x.numel() == 0) return false;
   check_generators();
-  RandomSlice slice;
-  if (inside_) slice = {x.dim() >= 4 ? 1 : x.dim() - 1, group_.rank(), group_.size()};
-  if (!inside_ && sequence_) slice = {1, group_.rank(), group_.size()};
-  if (slice.ranks == 1 && !generator_) return false;
+  const RandomSlice slice = random_slice(x);
+  if (masks_left_ || (slice.ranks == 1 && !generator_)) return false;
   check_not_repeated();
   op.set_result(stack, dropout_slice(x, p, slice, generator_));
   return true;
@@ -287,7 +290,7 @@ bool LayerTap::attention(const tap::OpRef& op, tap::Stack& stack) {
   check_generators();
   RandomSlice slice;
   if (inside_) slice = {call.query.dim() - 3, group_.rank(), group_.size()};
-  if (slice.ranks == 1 && !generator_) return false;
+  if (masks_left_ || (slice.ranks == 1 && !generator_)) return false;
   check_not_repeated();
   op.set_result(stack, attention_slice(call, slice, generator_));
   return true;

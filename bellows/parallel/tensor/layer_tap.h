@@ -9,9 +9,11 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "bellows/comm/group.h"
+#include "bellows/parallel/tensor/divided_dropout.h"
 #include "bellows/parallel/tensor/tensor_plan.h"
 #include "bellows/tap/argument_tap.h"
 #include "bellows/tap/op_check.h"
@@ -37,6 +39,11 @@ class LayerTap final : public tap::ArgumentTap, public tap::OpCheck {
   void check_all_used() const;
   /// Whether an output layer has computed divided logits.
   bool has_divided_logits() const { return logits_ != nullptr; }
+
+  /// While set, another client draws the masks of dropout. Returns the previous value.
+  bool set_masks_left(bool on) { return std::exchange(masks_left_, on); }
+  /// This rank's slice of a tensor that dropout or attention gets.
+  RandomSlice random_slice(const at::Tensor& x) const;
 
   /// Between the two calls, tensors outside of the divided layers contain this rank's slice of the sequence (dim 1).
   void set_sequence(bool on) { sequence_ = on; }
@@ -80,7 +87,7 @@ class LayerTap final : public tap::ArgumentTap, public tap::OpCheck {
   std::array<Copied, 4> copied_;
   size_t next_copied_ = 0;
   bool inside_ = false;  ///< after a column layer and before a row layer, activations are divided
-  bool sequence_ = false;
+  bool sequence_ = false, masks_left_ = false;
   bool computing_ = false;         ///< inside of compute(), whose operators may read divided weights
   const Layer* logits_ = nullptr;  ///< the layer that last computed divided logits
   bool generators_checked_ = false;

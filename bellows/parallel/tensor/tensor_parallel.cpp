@@ -202,6 +202,14 @@ void TensorParallel::check_layers() const {
   state_->check_layers();
 }
 
+bool TensorParallel::set_masks_left(bool on) const {
+  return state_->tap->set_masks_left(on);
+}
+
+RandomSlice TensorParallel::random_slice(const at::Tensor& x) const {
+  return state_->tap->random_slice(x);
+}
+
 bool TensorParallel::has_divided_logits() const {
   return state_->tap->has_divided_logits();
 }

@@ -14,6 +14,7 @@
 #include "bellows/comm/shard.h"
 #include "bellows/core/model.h"
 #include "bellows/parallel/tensor/cross_entropy.h"
+#include "bellows/parallel/tensor/divided_dropout.h"
 #include "bellows/parallel/tensor/tensor_plan.h"
 #include "bellows/parallel/zero/zero_optimizer.h"
 
@@ -92,6 +93,12 @@ class TensorParallel {
   void run_part(const std::function<void()>& body) const;
   /// In the first forward pass, throws c10::Error if a divided weight was not used.
   void check_layers() const;
+
+  // For ContextParallel, which draws masks for parts of the sequence.
+  /// While set, dropout draws no masks. Returns the previous value.
+  bool set_masks_left(bool on) const;
+  /// Returns this rank's slice of a tensor that dropout or attention gets in the forward pass.
+  RandomSlice random_slice(const at::Tensor& x) const;
 
   /// Whether a forward pass has computed divided logits.
   bool has_divided_logits() const;

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
@@ -129,6 +130,64 @@ TEST(ContextTraining, WithDataParallelReplicas) {
       return loss_of(ddp.forward(ids(step).narrow(0, first, 3)), target(step).narrow(0, first, 3));
     });
     tensor::expect_close(model.named_parameters(), alone.named_parameters(), 1e-9);
+  });
+}
+
+/// Each rank has the heads of its slices of the layers and the tokens of its part of the sequence, also of their masks.
+TEST(ContextTraining, WithTensorParallelism) {
+  const Training how{.steps = 10, .dropout = 0.2, .max_norm = 0.5};
+  for (const Task& task : {text_tasks()[0], text_tasks()[1], series_task()}) {
+    SCOPED_TRACE(task.name);
+    const Outcome alone = tensor::train_alone(task, how);
+    const std::vector<int64_t> stacks =
+        task.name == "encoder_decoder" ? std::vector<int64_t>{2, 2} : std::vector<int64_t>{2};
+    std::mutex reports;
+    run_ranks(4, [&](const comm::Group& world) {
+      const comm::Mesh mesh(world, {{"context", 2}, {"tensor", 2}});
+      const Model whole = tensor::make_on_rank(task, how);
+      whole.train();
+      const at::Generator masks = at::detail::createCPUGenerator(mask_seed);
+      const TensorParallel layers = parallelize(whole, mesh, "tensor", tensor_plan(whole), {.generator = masks});
+      const ContextParallel context(mesh, "context", {.generator = masks, .tensor = layers});
+      models::run_blocks_by(whole, context.blocks(stacks));
+      const DistributedDataParallel ddp(layers.model(), context.group());
+      const auto scope = layers.scope();
+      Outcome got;
+      tensor::run_steps(
+          task, how, layers.model(), [&](const at::Tensor& x) { return ddp.forward(x); }, got,
+          [&] { return tensor::gathered_gradients(layers); });
+      got.weights = comm::gather(layers.shards(), layers.group());
+      const std::lock_guard<std::mutex> lock(reports);
+      tensor::expect_close(got, alone, 1e-9);
+    });
+  }
+}
+
+TEST(ContextTraining, ErrorsOfOtherAxes) {
+  run_ranks(4, [&](const comm::Group& world) {
+    const comm::Mesh mesh(world, {{"context", 2}, {"tensor", 2}});
+    const torch::nn::Linear first(8, 12), second(12, 4);
+    const Model model = Model::of(torch::nn::Sequential(first, second), "net");
+    const at::Generator masks = at::detail::createCPUGenerator(mask_seed);
+    const TensorParallel layers = parallelize(model, mesh, "tensor", {{"0", column}, {"1", row}}, {.generator = masks});
+    const ContextParallel context(mesh, "context", {.generator = masks, .tensor = layers});
+    const at::Tensor x = at::ones({2, 4, 8});
+    try {
+      layers.run({x}, [&] {
+        const auto scope = context.scope();
+        at::dropout(at::linear(x, first->weight, first->bias).unflatten(2, {2, 3}), 0.5, true);
+      });
+      ADD_FAILURE() << "no error on rank " << world.rank();
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what(),
+                  ::testing::HasSubstr("expected a tensor [N, T, features], got one with sizes [2, 4, 2, 3]"));
+    }
+    try {
+      context.stage_parts({model, {}});
+      ADD_FAILURE() << "no error on rank " << world.rank();
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("expected embeddings, blocks and a head, got 0 parts"));
+    }
   });
 }
 
