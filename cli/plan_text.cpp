@@ -164,7 +164,7 @@ std::string strategy_row(const train::StrategyRow& row, const train::StrategyCho
   return text + "\n";
 }
 
-/// DDP, ZeRO, and the axes that divide the model or sequences. ZeRO-3 with techniques is shown only if the others do not fit.
+/// DDP, ZeRO, and axes that divide the model or sequences. ZeRO-3 with techniques is shown only if the others do not fit.
 std::string strategy_table(const train::StrategyChoice& choice, bool measured_link) {
   constexpr size_t plain_rows = 4;
   std::string text =

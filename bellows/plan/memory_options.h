@@ -54,8 +54,8 @@ struct MemoryOptions {
 ///           offloading and ZeRO, only the formulas above are used
 int64_t peak_with(const MemoryPlan& plan, const MemoryOptions& measures);
 
-/// Changes a step as gradient accumulation does: the gradients of earlier batches exist during the whole step, and those
-/// of a batch are added to them.
+/// Changes a step as gradient accumulation does: the gradients of earlier batches exist during the whole step, and
+/// those of a batch are added to them.
 void keep_gradients(inspect::TensorTimeline& step);
 
 /// The predicted effect of one technique.

@@ -215,7 +215,7 @@ void add_techniques(StrategyChoice& choice, const StrategyPredictor& predictor) 
     choice.rows.push_back(combined);
 }
 
-/// Adds rows that divide the model or the sequences. Of tensor and context parallelism, the row that sends less is first.
+/// Adds rows that divide the model or sequences. Of tensor and context parallelism, the row that sends less is first.
 void add_divisions(StrategyChoice& choice, const MemoryPlan& plan, const Situation& situation) {
   std::vector<StrategyRow> rows;
   for (const auto strategy : {tensor_strategy, context_strategy, pipeline_strategy}) {

@@ -56,9 +56,9 @@ int64_t bytes_sent_per_step(int stage, int64_t ranks, int64_t gradient_bytes, in
 /// ZeRO stage that fits, otherwise ZeRO-3 with the memory techniques of predict_techniques(). Of these, the choice is
 /// the technique with the lowest expected cost that fits. If no single technique is enough, the choice is the
 /// combination with the lowest expected cost that fits. If none fits, the choice is tensor parallelism
-/// (tensor_strategy.h) or context parallelism (context_strategy.h): of those that fit, the one that sends less. Otherwise,
-/// it is a pipeline (pipeline_strategy.h). If the model cannot be divided or does not fit either, the choice is ZeRO-3 with offloaded shards, and with other techniques if necessary. Techniques that change the
-/// optimizer or the batch size are not considered.
+/// (tensor_strategy.h) or context parallelism (context_strategy.h): of those that fit, the one that sends less.
+/// Otherwise, it is a pipeline (pipeline_strategy.h). If none of them fits, the choice is ZeRO-3 with offloaded shards,
+/// and with other techniques if necessary. Techniques that change the optimizer or the batch size are not considered.
 ///
 /// The recipe must not have a `mesh`: every strategy shards over all ranks. The bytes of DDP and ZeRO-1 do not include
 /// the effect of `gradient_compression`.

@@ -124,8 +124,8 @@ class ContextParallel {
     return blocks(std::vector<int64_t>{count}, options);
   }
 
-  /// Returns the parts of a model for pipeline(). The first part, the embeddings, returns this rank's part of the sequence
-  /// (dim 1), and the last part, the head, gathers it. The object must exist as long as the parts.
+  /// Returns the parts of a model for pipeline(). The first part, the embeddings, returns this rank's part of the
+  /// sequence (dim 1), and the last part, the head, gathers it. The object must exist as long as the parts.
   /// Params: parts – of a model with one stack, such as BERT, DistilBERT and GPT-2
   /// Throws: c10::ValueError if there are fewer than three parts. Forward throws as slice()
   ModelParts stage_parts(const ModelParts& parts) const;

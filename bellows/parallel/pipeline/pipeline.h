@@ -44,8 +44,8 @@ struct PipelineOptions {
   /// The ranks that hold the same stages of other pipelines, such as the data axis of a mesh. Each pipeline gets its own
   /// batches, and step() averages the gradients.
   std::optional<comm::Group> data = std::nullopt;
-  /// The ranks that divide the sequences of the same batches, for parts of ContextParallel::stage_parts(). They draw the
-  /// same random numbers, and step() also averages the gradients over them.
+  /// The ranks that divide the sequences of the same batches, for parts of ContextParallel::stage_parts(). They draw
+  /// the same random numbers, and step() also averages the gradients over them.
   std::optional<comm::Group> context = std::nullopt;
   /// The object that parallelize() created from the same model. The ranks of its group are in different pipelines, which
   /// pass the same batch.
@@ -60,7 +60,8 @@ struct PipelineStepOptions {
   /// Weight of a micro-batch in the mean, such as its number of tokens that count. Null: its number of samples. The
   /// loss function is not called for micro-batches of weight 0.
   std::function<double(const std::vector<at::Tensor>& targets)> weight = nullptr;
-  /// Average the gradients over PipelineOptions::data and context. With gradient accumulation, only the last step needs it.
+  /// Average the gradients over PipelineOptions::data and context. With gradient accumulation, only the last step needs
+  /// it.
   bool average_gradients = true;
 };
 
@@ -107,8 +108,8 @@ struct PipelineStepOptions {
 /// Throws:   step() throws c10::ValueError if the batch has fewer samples than micro-batches or if its tensors have
 ///           different numbers of samples. With a data axis, all pipelines then throw c10::ValueError. If a rank fails
 ///           or ends, all ranks throw c10::Error, which names the rank, the action and the reason. Afterwards, the
-///           object cannot be used. Other ranks of the failed rank's tensor or context axis may not throw until its process
-///           ends
+///           object cannot be used. Other ranks of the failed rank's tensor or context axis may not throw until its
+///           process ends
 /// Ref:      arXiv:1811.06965 (GPipe), arXiv:2104.04473; torch.distributed.pipelining
 class Pipeline {
  public:
