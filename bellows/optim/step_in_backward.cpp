@@ -6,9 +6,9 @@
 #include <typeinfo>
 #include <utility>
 
+#include "bellows/core/backward_steps.h"
 #include "bellows/core/error.h"
 #include "bellows/core/mutex.h"
-#include "bellows/core/named_state.h"
 #include "bellows/core/sharded_gradients.h"
 #include "bellows/optim/state/offloaded_state.h"
 #include "bellows/tap/gradient_tap.h"
@@ -45,8 +45,7 @@ class StepInBackward::Steps : public ShardedGradients {
  public:
   Steps(torch::optim::Optimizer& optimizer, const StepInBackwardOptions& options) : optimizer_(optimizer) {
     const std::string type = c10::demangle(typeid(optimizer).name());
-    TORCH_CHECK_VALUE(type.find("LBFGS") == std::string::npos && !dynamic_cast<NamedState*>(&optimizer),
-                      "step_in_backward: ", type,
+    TORCH_CHECK_VALUE(type.find("LBFGS") == std::string::npos, "step_in_backward: ", type,
                       " updates all parameters together. Use an optimizer that updates each parameter separately.");
     std::vector<std::pair<at::Tensor, at::Tensor>> owned;
     size_t index = 0;
@@ -68,10 +67,7 @@ class StepInBackward::Steps : public ShardedGradients {
   virtual ~Steps() = default;
 
   at::Tensor over_ranks(at::Tensor, Over) const override {
-    TORCH_CHECK_VALUE(
-        false, "step_in_backward: the gradients no longer exist, because each was applied and freed when it arrived. ",
-        "Clipping by a norm, accumulation and a GradScaler need all gradients at once: end step_in_backward ",
-        "and call step(). bf16 needs no GradScaler.");
+    TORCH_CHECK_VALUE(false, BackwardSteps::gradients_are_freed);
   }
 
   OffloadedState* state() const { return state_.get(); }
@@ -80,9 +76,7 @@ class StepInBackward::Steps : public ShardedGradients {
   void step(const at::Tensor& parameter, size_t group) {
     const c10::AutoGradMode no_graph(false);
     const MutexLock lock(mutex_);
-    TORCH_CHECK_VALUE(!parameter.grad().requires_grad(),
-                      "step_in_backward: create_graph is not supported, because the new graph would need the weights "
-                      "before the update. End step_in_backward before this backward pass.");
+    TORCH_CHECK_VALUE(!parameter.grad().requires_grad(), BackwardSteps::needs_no_graph);
     TORCH_CHECK(
         !incomplete_,
         "step_in_backward: the step of a parameter failed in an earlier backward pass, so others may be one step ",
@@ -106,16 +100,24 @@ class StepInBackward::Steps : public ShardedGradients {
   std::unique_ptr<ShardedGradientsEntry> entry_;
 };
 
-StepInBackward::StepInBackward(torch::optim::Optimizer& optimizer, const StepInBackwardOptions& options)
-    : steps_(std::make_unique<Steps>(optimizer, options)) {}
+StepInBackward::StepInBackward(torch::optim::Optimizer& optimizer, const StepInBackwardOptions& options) {
+  auto* const own = dynamic_cast<BackwardSteps*>(&optimizer);
+  TORCH_CHECK_VALUE(!own || !options.offload_state, "step_in_backward: offload_state does not work with an optimizer ",
+                    "that is already sharded. Set offload_state of parallel::zero_optimizer() instead.");
+  if (own) {
+    sharded_ = own->step_in_backward();
+  } else {
+    steps_ = std::make_unique<Steps>(optimizer, options);
+  }
+}
 StepInBackward::~StepInBackward() = default;
 
 OffloadedStateStats StepInBackward::state_stats() const {
-  return steps_->state() ? steps_->state()->stats() : OffloadedStateStats();
+  return steps_ && steps_->state() ? steps_->state()->stats() : OffloadedStateStats();
 }
 
 void StepInBackward::wait() {
-  if (steps_->state()) steps_->state()->wait();
+  if (steps_ && steps_->state()) steps_->state()->wait();
 }
 
 std::unique_ptr<StepInBackward> step_in_backward(torch::optim::Optimizer& optimizer,

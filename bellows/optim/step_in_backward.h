@@ -36,6 +36,9 @@ struct OffloadedStateStats {
 /// can set learning rates between passes. If several layers share a weight, it is updated once, with the sum of its
 /// gradients. If a backward pass throws, the parameters with complete gradients are already updated.
 ///
+/// On several ranks, pass the result of parallel::zero_optimizer() with stage 2 or 3. A bucket of parameters is then
+/// updated when its gradients are averaged (ShardedOptimizer::step_in_backward()).
+///
 /// With `offload_state`, at most twice `in_flight_bytes` of state are in memory, instead of the complete state.
 /// state_dict(), load_state_dict() and save() work as usual. When you access state, it is read from the file. The file
 /// is deleted when its last tensor is destroyed or when the process ends, even with kill -9. When this object is
@@ -45,7 +48,7 @@ struct OffloadedStateStats {
 ///           transfers 16 bytes per parameter, or 4 bytes with int8 state. If the disk is slower than backward,
 ///           backward waits for it.
 /// Threads:  autograd can step parameters of several devices concurrently; otherwise not thread-safe
-/// Throws:   c10::ValueError for LBFGS and sharded optimizers, and if a parameter already has a gradient (an
+/// Throws:   c10::ValueError for LBFGS and for ZeRO-1, and if a parameter already has a gradient (an
 ///           accumulation is in progress). It is also thrown if a parameter has another hook on its gradient
 ///           (DistributedDataParallel, a second step_in_backward). With offload_state, it is also thrown for parameters
 ///           on devices other than the CPU, for custom optimizer classes, and for Adafactor. c10::Error if the folder
@@ -69,7 +72,8 @@ class StepInBackward {
 
  private:
   class Steps;
-  std::unique_ptr<Steps> steps_;
+  std::unique_ptr<Steps> steps_;   ///< null for optimizers that update parameters in backward themselves
+  std::shared_ptr<void> sharded_;  ///< the guard of such an optimizer
 };
 
 /// Params: optimizer – must outlive the result

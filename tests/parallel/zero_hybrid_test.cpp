@@ -161,6 +161,8 @@ TEST(ZeroHybridMisuse, IsExplained) {
       return message_of([&] { zero_optimizer(sgd()(m.net->distinct()), m.model, world, options); });
     };
     EXPECT_THAT(message({.stage = 2, .shard_frozen = true}), HasSubstr("shard_frozen needs stage 3, got stage 2"));
+    EXPECT_THAT(message({.stage = 3, .gathered_frozen_bytes = -2}),
+                HasSubstr("-1 for half of the available memory, got -2"));
     EXPECT_THAT(message({.stage = 3, .shard_state_over_replicas = true}),
                 HasSubstr("shard_state_over_replicas needs `replicas` and stage 2 or 3"));
   });
@@ -204,23 +206,58 @@ TEST(ZeroFrozen, IsShardedAndGathered) {
   }
 }
 
+/// Bytes of this rank's slices: (8 · 8 + 8) · 2 elements of a frozen block, and those of `first` and `last`, rounded up to
+/// 64 bytes.
+constexpr int64_t frozen_slice = 8 * 144 / 2, trained_slice = 7 * 64;
+
+/// Trains on several batches per step, and counts the bytes that a rank gathers.
+struct GatheredBytes {
+  FrozenBlocks blocks;
+  std::shared_ptr<ShardedOptimizer> optimizer;
+  comm::Group world;
+
+  GatheredBytes(const comm::Group& ranks, bool reshard, int64_t limit) : world(ranks) {
+    optimizer = zero_optimizer(sgd()(blocks.trained), Model::of(blocks.net), world,
+                               {.stage = 3,
+                                .units = {"blocks.*"},
+                                .reshard_after_forward = reshard,
+                                .shard_frozen = true,
+                                .gathered_frozen_bytes = limit});
+    in_step(3);  // learns the order of the buckets
+  }
+  int64_t in_step(int64_t batches) {
+    const int64_t before = comm::traffic(world)["all_gather"].bytes;
+    for (int64_t batch = 0; batch < batches; ++batch) loss_of(*blocks.net, batch, world).backward();
+    optimizer->step();
+    EXPECT_LE(blocks.net->gathered(), 99) << "only the trained bucket is gathered in advance";
+    return comm::traffic(world)["all_gather"].bytes - before;
+  }
+};
+
 TEST(ZeroFrozen, IsGatheredOncePerStep) {
   run_ranks(2, [](const comm::Group& world) {
-    FrozenBlocks blocks;
-    const auto optimizer =
-        zero_optimizer(sgd()(blocks.trained), Model::of(blocks.net), world,
-                       {.stage = 3, .units = {"blocks.*"}, .reshard_after_forward = false, .shard_frozen = true});
-    const auto gathered_in = [&](int64_t batches) {
-      const int64_t before = comm::traffic(world)["all_gather"].calls;
-      for (int64_t batch = 0; batch < batches; ++batch) loss_of(*blocks.net, batch, world).backward();
-      optimizer->step();
-      return comm::traffic(world)["all_gather"].calls - before;
-    };
-    gathered_in(1);
-    constexpr int64_t frozen = 4, trained = 1;  // buckets
-    EXPECT_EQ(gathered_in(1), frozen + trained);
-    constexpr int64_t in_advance = 1;  // at the end of the last batch, for a batch that does not come
-    EXPECT_EQ(gathered_in(3), frozen + 3 * trained + in_advance);
+    for (const int64_t limit : {-1, 4 * 2 * static_cast<int>(frozen_slice)}) {
+      // The trained bucket is gathered before the step, and for each batch: once without resharding. With resharding, it is
+      // freed while the frozen blocks compute, in forward and in backward.
+      GatheredBytes kept(world, false, limit), resharded(world, true, limit);
+      for (const int64_t batches : {1, 2, 5}) {
+        EXPECT_EQ(kept.in_step(batches), 4 * frozen_slice + (1 + batches) * trained_slice) << batches;
+        EXPECT_EQ(resharded.in_step(batches), 4 * frozen_slice + (1 + 2 * batches) * trained_slice) << batches;
+      }
+    }
+  });
+}
+
+TEST(ZeroFrozen, TheLimitDecidesHowManyStay) {
+  run_ranks(2, [](const comm::Group& world) {
+    GatheredBytes none(world, true, 0), half(world, true, 2 * 2 * frozen_slice);
+    const int64_t without = none.in_step(4), with_half = half.in_step(4);
+    EXPECT_GT(without, 4 * 6 * frozen_slice) << "each batch gathers most blocks in forward and again in backward";
+    EXPECT_GT(with_half, 4 * frozen_slice + 12 * trained_slice);
+    EXPECT_LT(with_half, without - 2 * 4 * frozen_slice);
+    half.blocks.net->most_gathered = 0;
+    half.in_step(2);
+    EXPECT_LE(half.blocks.net->most_gathered, (2 + 2) * 144) << "two that stay, one in use, one in advance";
   });
 }
 

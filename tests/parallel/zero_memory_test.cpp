@@ -5,6 +5,7 @@
 
 #include "bellows/comm/mesh.h"
 #include "bellows/optim/optimizers.h"
+#include "bellows/optim/step_in_backward.h"
 #include "bellows/parallel/zero/zero_optimizer.h"
 #include "bellows/tap/allocator.h"
 #include "tests/parallel/own_processes.h"
@@ -18,17 +19,20 @@ constexpr double layer_bytes = 4.0 * memory_width * (memory_width + 1);
 
 /// Peak of a step after the first ones, with AdamW. One layer is one bucket.
 /// Params: replicas – number of copies of the model
-int64_t peak_of_a_step(const comm::World& world, int replicas) {
+///         in_backward – whether backward updates the parameters
+int64_t peak_of_a_step(const comm::World& world, int replicas, bool in_backward) {
   tap::install_cpu_allocator();
   const int64_t before = tap::cpu_allocation_counters().current_bytes;
   torch::nn::Sequential layers;
   for (int64_t i = 0; i < memory_layers; ++i) layers->push_back(torch::nn::Linear(memory_width, memory_width));
   const Model model = Model::of(layers);
   const comm::Mesh mesh(world, {{"data", replicas}, {"shard", world.size() / replicas}});
-  ShardOptions options{.stage = 3, .bucket_bytes = 1, .units = {"*"}};
+  // With one rank per copy, stage 3 would not exchange parameters, either.
+  ShardOptions options{.stage = replicas < world.size() ? 3 : 2, .bucket_bytes = 1, .units = {"*"}};
   if (replicas > 1) options.replicas = mesh.group("data");
   const auto optimizer = zero_optimizer(std::make_shared<optim::AdamW>(model.parameters(), optim::AdamWOptions{}),
                                         model, replicas > 1 ? mesh.group("shard") : world, options);
+  const auto stepping = in_backward ? optim::step_in_backward(*optimizer) : nullptr;
   const at::Tensor x = torch::ones({memory_rows, memory_width});
   for (int step = 0; step < 4; ++step) {
     optimizer->zero_grad();
@@ -41,15 +45,16 @@ int64_t peak_of_a_step(const comm::World& world, int replicas) {
 
 /// Weights, gradients and two moments, divided by the ranks of a copy; two gathered buckets, and two buckets of
 /// gradients, the middle of zero to four; the inputs of the layers.
-double expected_peak(int shards) {
-  const double sharded = 4 * memory_layers * layer_bytes / shards;
+/// Params: copies – complete copies of the parameters' memory that are divided: weights, gradients and two moments
+double expected_peak(int shards, int copies) {
+  const double sharded = copies * memory_layers * layer_bytes / shards;
   return sharded + 4 * layer_bytes + 4.0 * memory_layers * memory_rows * memory_width;
 }
 
-void expect_peak(int ranks, int replicas) {
+void expect_peak(int ranks, int replicas, bool in_backward = false) {
   run_processes(ranks, [&](const comm::World& world, const std::string&) {
-    const double expected = expected_peak(ranks / replicas);
-    EXPECT_NEAR(static_cast<double>(peak_of_a_step(world, replicas)), expected, 0.05 * expected);
+    const double expected = expected_peak(ranks / replicas, in_backward ? 3 : 4);
+    EXPECT_NEAR(static_cast<double>(peak_of_a_step(world, replicas, in_backward)), expected, 0.05 * expected);
   });
 }
 
@@ -63,6 +68,15 @@ TEST(ZeroMemory, OfFourRanksIsWhatTheTableSays) {
 
 TEST(ZeroMemory, OfTwoCopiesOnTwoRanksEachIsWhatTheTableSays) {
   expect_peak(4, 2);
+}
+
+TEST(ZeroMemory, StepsInBackwardNeedNoMemoryForGradients) {
+  expect_peak(2, 1, /*in_backward=*/true);
+}
+
+// One rank per copy: each rank holds everything except the gradients.
+TEST(ZeroMemory, StepsInBackwardOfDataParallelRanksNeedNoMemoryForGradients) {
+  expect_peak(2, 2, /*in_backward=*/true);
 }
 
 }  // namespace

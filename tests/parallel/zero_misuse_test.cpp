@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "bellows/amp/master_weights.h"
+#include "bellows/comm/mesh.h"
 #include "bellows/core/sharded_gradients.h"
 #include "bellows/optim/adafactor.h"
 #include "bellows/optim/state/state.h"
@@ -17,15 +18,6 @@ namespace bellows::parallel::testing::zero {
 namespace {
 
 using ::testing::HasSubstr;
-
-const comm::Group& alone() {
-  static const comm::Group group = [] {
-    std::optional<comm::Group> one;
-    run_ranks(1, [&](const comm::Group& only) { one = only; });
-    return *one;
-  }();
-  return group;
-}
 
 struct NoOptions final : torch::optim::OptimizerCloneableOptions<NoOptions> {};
 
@@ -186,6 +178,7 @@ TEST(ZeroMisuse, RanksWithOtherOptionsAreNamed) {
       {with([](ShardOptions& o) { o.parameter_dtype = at::kBFloat16; }), "parameter_dtype BFloat16 on rank 1"},
       {with([](ShardOptions& o) { o.reduce_dtype = at::kFloat; }), "reduce_dtype Float on rank 1"},
       {with([](ShardOptions& o) { o.shard_frozen = true; }), "shard_frozen true on rank 1"},
+      {with([](ShardOptions& o) { o.gathered_frozen_bytes = 7; }), "gathered_frozen_bytes 7 on rank 1"},
       {with([](ShardOptions& o) { o.uninitialized = true; }), "uninitialized true on rank 1"},
       {with([](ShardOptions& o) { o.offload_parameters = Offload::host; }), "offload_parameters host on rank 1"},
       {with([](ShardOptions& o) { o.offload_state = Offload::file; }), "offload_state file on rank 1"},
@@ -201,6 +194,42 @@ TEST(ZeroMisuse, RanksWithOtherOptionsAreNamed) {
       expect_equal(m.net->values(), values);
     }
   });
+}
+
+// The second group has the same options on all of its ranks, and would otherwise wait for the first one.
+TEST(ZeroMisuse, OtherOptionsInOneReplicaAreNamedInAll) {
+  std::vector<std::string> messages(4);
+  run_ranks(4, [&](const comm::Group& world) {
+    const comm::Mesh mesh(world, {{"data", 2}, {"shard", 2}});
+    const NetModel m;
+    const ShardOptions options{
+        .stage = 2, .bucket_bytes = world.rank() == 1 ? 1 : small_bucket, .replicas = mesh.group("data")};
+    messages[static_cast<size_t>(world.rank())] =
+        message_of([&] { zero_optimizer(adamw()(m.net->distinct()), m.model, mesh.group("shard"), options); });
+    comm::barrier(world);  // no rank may end before the others have their messages
+  });
+  for (const std::string& message : messages) {
+    EXPECT_THAT(message, HasSubstr("different options or versions for zero_optimizer"));
+    EXPECT_THAT(message, HasSubstr("bucket_bytes 1 on rank 1, and bucket_bytes 600 on rank 0"));
+  }
+}
+
+TEST(ZeroMisuse, AnOptimizerThatOneRankCannotShardEndsAll) {
+  std::vector<std::string> messages(2);
+  run_ranks(2, [&](const comm::Group& world) {
+    const NetModel m, other;
+    const std::vector<at::Tensor> parameters = (world.rank() == 1 ? other : m).net->distinct();
+    messages[static_cast<size_t>(world.rank())] = message_of([&] {
+      const OptimizerPtr optimizer = adamw()(parameters);
+      zero_optimizer(optimizer, m.model, world);
+    });
+    messages[static_cast<size_t>(world.rank())] +=
+        message_of([&] { zero_optimizer(world.rank() == 1 ? nullptr : adamw()(parameters), m.model, world); });
+    comm::barrier(world);
+  });
+  EXPECT_THAT(messages[1], AllOf(HasSubstr("does not belong to model"), HasSubstr("expected an optimizer, got null")));
+  EXPECT_THAT(messages[0], AllOf(HasSubstr("zero_optimizer: rank 1: "), HasSubstr("does not belong to model"),
+                                 HasSubstr("expected an optimizer, got null")));
 }
 
 TEST(ZeroMisuse, SparseGradientsAreRefused) {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +37,16 @@ inline MakeOptimizer rmsprop(optim::Impl impl = optim::Impl::automatic) {
     return std::make_shared<optim::RMSprop>(std::move(parameters),
                                             optim::RMSpropOptions{.lr = 0.01, .momentum = 0.5, .impl = impl});
   };
+}
+
+/// A world of one rank.
+inline const comm::Group& alone() {
+  static const comm::Group group = [] {
+    std::optional<comm::Group> one;
+    run_ranks(1, [&](const comm::Group& only) { one = only; });
+    return *one;
+  }();
+  return group;
 }
 
 constexpr int64_t small_bucket = 600;  // several units, of several parameters each

@@ -42,20 +42,33 @@ std::string difference(const std::string& item, const std::vector<std::string>& 
 
 }  // namespace
 
-void check_same_lines(const std::string& what, const std::string& item, const std::vector<std::string>& own,
-                      const comm::Group& group, const std::string& advice) {
-  if (group.size() == 1) return;
+std::string describe_differing_lines(const std::string& what, const std::string& item,
+                                     const std::vector<std::string>& own, const comm::Group& group,
+                                     const std::string& advice) {
+  if (group.size() == 1) return "";
   const std::vector<std::string> first = lines_of(comm::broadcast_string(c10::Join("\n", own), 0, group));
   const auto differences = comm::all_gather_strings(difference(item, first, own, group.rank()), group);
   const auto found =
       std::find_if(differences.begin(), differences.end(), [](const auto& text) { return !text.empty(); });
-  TORCH_CHECK_VALUE(found == differences.end(), what, " (group ", group.name(), "): ", *found, ". ", advice);
+  return found == differences.end() ? "" : c10::str(what, " (group ", group.name(), "): ", *found, ". ", advice);
+}
+
+void check_same_lines(const std::string& what, const std::string& item, const std::vector<std::string>& own,
+                      const comm::Group& group, const std::string& advice) {
+  const std::string problem = describe_differing_lines(what, item, own, group, advice);
+  TORCH_CHECK_VALUE(problem.empty(), problem);
+}
+
+std::string describe_differing_options(const std::string& user, std::vector<std::string> own,
+                                       const comm::Group& group) {
+  own.insert(own.begin(), {"Bellows " BELLOWS_VERSION, "libtorch " TORCH_VERSION});
+  return describe_differing_lines("the ranks have different options or versions for " + user, "line", own, group,
+                                  "Pass the same options on every rank, and run the same build.");
 }
 
 void check_same_options(const std::string& user, std::vector<std::string> own, const comm::Group& group) {
-  own.insert(own.begin(), {"Bellows " BELLOWS_VERSION, "libtorch " TORCH_VERSION});
-  check_same_lines("the ranks have different options or versions for " + user, "line", own, group,
-                   "Pass the same options on every rank, and run the same build.");
+  const std::string problem = describe_differing_options(user, std::move(own), group);
+  TORCH_CHECK_VALUE(problem.empty(), problem);
 }
 
 void check_same_model(const Model& model, const comm::Group& group) {

@@ -20,11 +20,18 @@ void check_same_lines(const std::string& what, const std::string& item, const st
                       const comm::Group& group,
                       const std::string& advice = "Make it with the same options, in the same order, on every rank.");
 
+/// Like check_same_lines(), but returns the message of the exception, or "" if no line differs.
+std::string describe_differing_lines(
+    const std::string& what, const std::string& item, const std::vector<std::string>& own, const comm::Group& group,
+    const std::string& advice = "Make it with the same options, in the same order, on every rank.");
+
 /// Checks that all ranks have the same options, and the same versions of Bellows and libtorch. Collective. Cost and
 /// exceptions are those of check_same_lines().
 /// Params: user – what has the options, for the error message
 ///         own – one line per option of this rank
 void check_same_options(const std::string& user, std::vector<std::string> own, const comm::Group& group);
+/// Like check_same_options(), but returns the message of the exception, or "" if no option differs.
+std::string describe_differing_options(const std::string& user, std::vector<std::string> own, const comm::Group& group);
 
 /// Checks that all ranks have the same model: number, order, names, shapes, dtypes and requires_grad of all parameters
 /// and buffers. It does not compare values. Collective. Cost and exceptions are those of check_same_lines(), with about

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "bellows/core/backward_steps.h"
 #include "bellows/parallel/zero/gradient_buckets.h"
 
 namespace bellows::parallel {
@@ -88,6 +89,7 @@ at::TensorOptions GradientShards::options_of(const Unit& unit) const {
 }
 
 at::Tensor GradientShards::over_ranks(at::Tensor number, Over op) const {
+  TORCH_CHECK_VALUE(!updates_, BackwardSteps::gradients_are_freed);
   const c10::Device device = number.device();
   at::Tensor there = number.to(layout_.units.front().flat.device());  // shards may be on the host
   return comm::all_reduce(std::move(there), groups_.divide_state ? all_ : groups_.shard,
@@ -109,6 +111,7 @@ void GradientShards::arrived(size_t place, const at::Tensor& parameter) {
   TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "zero_optimizer: parameter \"", layout_.places[place].name,
                     "\" has a sparse gradient, which cannot be sharded. Set sparse(false) in the embedding to get a "
                     "dense gradient, or use a separate optimizer for it.");
+  TORCH_CHECK_VALUE(!updates_ || !gradient.requires_grad(), BackwardSteps::needs_no_graph);
   if (keeps_ > 0) {
     kept_[place] = true;
     return;
@@ -122,6 +125,7 @@ void GradientShards::arrived(size_t place, const at::Tensor& parameter) {
 /// When a nested backward ends, it also ends this exchange; later gradients are added by a new one.
 void GradientShards::follow_backward() {
   if (open_ && backward_ == tap::backward_id()) return;
+  if (updates_ && !open_) updates_->begin();
   open_ = true;
   backward_ = tap::backward_id();
   const auto alive = std::make_shared<int>();
@@ -134,12 +138,34 @@ void GradientShards::follow_backward() {
 
 void GradientShards::start_keeping() {
   const MutexLock lock(mutex_);
+  TORCH_CHECK_VALUE(!updates_,
+                    "ShardedOptimizer::no_sync: each backward() is a step of its own while step_in_backward ",
+                    "is on. End step_in_backward before you accumulate gradients.");
   ++keeps_;
 }
 
 void GradientShards::stop_keeping() {
   const MutexLock lock(mutex_);
   --keeps_;
+}
+
+void GradientShards::start_updates(Updates& updates) {
+  const MutexLock lock(mutex_);
+  TORCH_CHECK_VALUE(!updates_, "step_in_backward: it is already on for this optimizer.");
+  for (size_t i = 0; i < layout_.trained_places; ++i) {
+    const Place& place = layout_.places[i];
+    TORCH_CHECK_VALUE(keeps_ == 0 && !place.piece.grad().defined() && !place.parameter.grad().defined(),
+                      "step_in_backward: parameter \"", place.name,
+                      "\" already has a gradient, or a guard of no_sync() ",
+                      "exists, but every backward pass is a separate step. Finish the accumulation with step() and ",
+                      "zero_grad() first.");
+  }
+  updates_ = &updates;
+}
+
+void GradientShards::stop_updates() {
+  const MutexLock lock(mutex_);
+  updates_ = nullptr;
 }
 
 /// Moves a gradient to its bucket.
@@ -195,26 +221,58 @@ void GradientShards::send_next() {
     incomplete_[index] = true;
     fill_missing(index);
   }
+  at::Tensor flags;
+  if (updates_) flags = flags_of(index);  // before the buffer is sent
   under_way_.push_back({index, comm::reduce_scatter_async(buffer.flat, means_, comm::Reduce::mean)});
+  if (updates_) under_way_.back().flags = comm::all_reduce_async(flags, means_, comm::Reduce::max);
   buffer = {};
   ++next_;
 }
 
+/// Returns one byte per parameter of the bucket: whether it has a gradient on this rank. A last byte states whether the
+/// bucket is incomplete.
+at::Tensor GradientShards::flags_of(size_t unit) const {
+  const std::vector<bool>& came = buffers_[unit].came;  // empty if no gradient arrived
+  at::Tensor flags = at::zeros({static_cast<int64_t>(layout_.units[unit].places.size()) + 1}, at::kByte);
+  auto* const bytes = flags.mutable_data_ptr<uint8_t>();
+  std::copy(came.begin(), came.end(), bytes);
+  bytes[flags.numel() - 1] = incomplete_[unit] ? 1 : 0;
+  return flags;
+}
+
 void GradientShards::keep_oldest() {
-  const at::Tensor slice = under_way_.front().mean.wait();
-  const size_t unit = under_way_.front().unit;
+  UnderWay done = std::move(under_way_.front());
   under_way_.pop_front();
-  if (!replica_means_) return add_to_pieces(unit, slice);
+  const at::Tensor slice = done.mean.wait();
+  if (!replica_means_) return take_mean(done, slice);
   keep_averaged();
-  averaging_ =
-      UnderWay{unit, groups_.divide_state ? comm::reduce_scatter_async(slice, *replica_means_, comm::Reduce::mean)
-                                          : comm::all_reduce_async(slice, *replica_means_, comm::Reduce::mean)};
+  std::optional<comm::Pending> flags;
+  if (done.flags) flags = comm::all_reduce_async(done.flags->wait(), *replica_means_, comm::Reduce::max);
+  averaging_ = UnderWay{done.unit,
+                        groups_.divide_state ? comm::reduce_scatter_async(slice, *replica_means_, comm::Reduce::mean)
+                                             : comm::all_reduce_async(slice, *replica_means_, comm::Reduce::mean),
+                        std::move(flags)};
 }
 
 void GradientShards::keep_averaged() {
   if (!averaging_) return;
-  UnderWay done = *std::exchange(averaging_, std::nullopt);
-  add_to_pieces(done.unit, done.mean.wait());
+  UnderWay done = std::move(*averaging_);
+  averaging_.reset();
+  const at::Tensor mean = done.mean.wait();
+  take_mean(done, mean);
+}
+
+/// Adds the mean to the gradients of the shards, and updates the parameters if this happens during backward.
+void GradientShards::take_mean(UnderWay& done, const at::Tensor& mean) {
+  add_to_pieces(done.unit, mean);
+  if (!updates_) return;
+  const at::Tensor flags = done.flags->wait();
+  const auto* used = flags.const_data_ptr<uint8_t>();
+  for (const size_t place : layout_.units[done.unit].places) {
+    if (*used++ == 0) layout_.places[place].piece.mutable_grad().reset();
+  }
+  incomplete_[done.unit] = *used != 0;
+  updates_->update(done.unit);
 }
 
 /// Params: mean – [elements that this rank updates]
@@ -255,6 +313,18 @@ void GradientShards::end() {
   next_ = 0;
   open_ = false;
   backward_ = -1;
+  if (!updates_) return;
+  used_.assign(used_.size(), false);
+  send_incomplete_last();
+  updates_->end();
+}
+
+/// Determines the order of the next backward pass. All ranks must have the same `incomplete_`.
+void GradientShards::send_incomplete_last() {
+  std::iota(order_.begin(), order_.end(), size_t{0});
+  std::stable_partition(order_.begin(), order_.end(),
+                        [&](size_t bucket) BELLOWS_REQUIRES(mutex_) { return !incomplete_[bucket]; });
+  incomplete_.assign(incomplete_.size(), false);
 }
 
 std::vector<bool> GradientShards::take_used() {
@@ -274,10 +344,9 @@ std::vector<bool> GradientShards::take_used() {
   std::vector<bool> result(used_.size());  // allocated here, because ranks that threw below would use another order
   comm::all_reduce(flags, all_, comm::Reduce::max);
   std::copy(used, incomplete, result.begin());
-  std::iota(order_.begin(), order_.end(), size_t{0});
-  std::stable_partition(order_.begin(), order_.end(), [&](size_t bucket) { return incomplete[bucket] == 0; });
+  std::copy_n(incomplete, incomplete_.size(), incomplete_.begin());
   used_.assign(used_.size(), false);
-  incomplete_.assign(incomplete_.size(), false);
+  send_incomplete_last();
   return result;
 }
 

@@ -25,9 +25,22 @@ namespace bellows::parallel {
 /// All ranks send the buckets in the same order, which is that of the layout. Buckets that were incomplete on any rank in
 /// the previous step come last, so that they do not hold up the others. At the end of backward, incomplete buckets are
 /// sent with zeros for missing gradients. At most two buckets are in flight, and one slice between the replicas.
+///
+/// With start_updates(), the parameters of a bucket are updated as soon as its slice has its mean. The ranks then also
+/// exchange one byte per parameter of the bucket, which states whether any rank has a gradient.
 /// Threads: the hooks run on autograd's threads. Call all other functions on one thread, and not during backward
 class GradientShards final : public ShardedGradients {
  public:
+  /// Updates parameters during backward. All functions are called on the thread of the gradients.
+  class Updates {
+   public:
+    virtual void begin() = 0;  ///< before the first bucket of a backward pass
+    /// All ranks have the gradients of the bucket. Parameters without a gradient on any rank have none here, either.
+    virtual void update(size_t bucket) = 0;
+    virtual void end() = 0;  ///< after the last bucket
+    virtual ~Updates() = default;
+  };
+
   /// Params: dtype – in which gradients are exchanged; none: that of the parameters
   ///         all – the ranks of all replicas
   ///         file – for the gradients of the shards; null: they are in memory
@@ -37,7 +50,8 @@ class GradientShards final : public ShardedGradients {
   GradientShards(const GradientShards&) = delete;
   GradientShards& operator=(const GradientShards&) = delete;
 
-  at::Tensor over_ranks(at::Tensor number, Over op) const override;
+  // Not checked: no other thread uses this object outside of backward. The same applies to take_used().
+  at::Tensor over_ranks(at::Tensor number, Over op) const override BELLOWS_NO_THREAD_SAFETY_ANALYSIS;
   /// Whether an object of this class shards the gradient of a parameter.
   static bool shards(const at::Tensor& parameter);
 
@@ -46,10 +60,15 @@ class GradientShards final : public ShardedGradients {
   void start_keeping();
   void stop_keeping();
 
+  /// From start_updates() to stop_updates(), each backward pass updates the parameters and frees their gradients.
+  /// over_ranks() and start_keeping() then throw.
+  /// Throws: c10::ValueError if there are gradients, or if updates were already started
+  void start_updates(Updates& updates);
+  void stop_updates();
+
   /// Returns for each trained parameter whether it had a gradient on any rank since the previous call. Determines the
   /// order in which buckets are sent from now on. Collective.
   /// Throws: c10::ValueError, before the exchange, if gradients are kept that no later backward pass has exchanged
-  // Not checked: no other thread uses this object outside of backward.
   std::vector<bool> take_used() BELLOWS_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
@@ -61,6 +80,7 @@ class GradientShards final : public ShardedGradients {
   struct UnderWay {
     size_t unit;
     comm::Pending mean;
+    std::optional<comm::Pending> flags = {};  ///< see flags_of(); none without updates
   };
 
   /// Owns the gradients of parameters that are slices of larger tensors, as in tensor parallelism.
@@ -75,7 +95,10 @@ class GradientShards final : public ShardedGradients {
   void end() BELLOWS_REQUIRES(mutex_);
   void keep_oldest() BELLOWS_REQUIRES(mutex_);
   void keep_averaged() BELLOWS_REQUIRES(mutex_);
+  void take_mean(UnderWay& done, const at::Tensor& mean) BELLOWS_REQUIRES(mutex_);
   void add_to_pieces(size_t unit, const at::Tensor& mean) BELLOWS_REQUIRES(mutex_);
+  at::Tensor flags_of(size_t unit) const BELLOWS_REQUIRES(mutex_);
+  void send_incomplete_last() BELLOWS_REQUIRES(mutex_);
   at::Tensor stored(const Place& place, const at::Tensor& gradient) const;
   void check_ended(const char* where) const BELLOWS_REQUIRES(mutex_);
 
@@ -104,6 +127,7 @@ class GradientShards final : public ShardedGradients {
   std::vector<bool> kept_ BELLOWS_GUARDED_BY(mutex_);        ///< for each trained parameter: has a kept gradient
   std::vector<bool> used_ BELLOWS_GUARDED_BY(mutex_);        ///< for each trained parameter, since the last step
   std::vector<bool> incomplete_ BELLOWS_GUARDED_BY(mutex_);  ///< for each bucket: was sent without a gradient
+  Updates* updates_ BELLOWS_GUARDED_BY(mutex_) = nullptr;    ///< null: a step after backward updates the parameters
   std::vector<std::unique_ptr<tap::GradientTap>> taps_;
   std::vector<std::unique_ptr<OfSlices>> of_slices_;  ///< one per owner of slices
   std::vector<std::unique_ptr<ShardedGradientsEntry>> entries_;

@@ -1,7 +1,9 @@
 #include "bellows/parallel/zero/parameter_shards.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -13,6 +15,7 @@
 #include "bellows/comm/collectives.h"
 #include "bellows/core/mutex.h"
 #include "bellows/parallel/use_order.h"
+#include "bellows/system/machine.h"
 #include "bellows/tap/deferral.h"
 #include "bellows/tap/gradient_tap.h"
 #include "bellows/tap/pending_storage.h"
@@ -50,6 +53,27 @@ bool has_own_dtype(const Unit& unit) {
 bool writes(const tap::OpRef& op, size_t argument) {
   const auto* alias = op.handle().schema().arguments()[argument].alias_info();
   return alias && alias->isWrite();
+}
+
+/// The memory that is available to each of `ranks` ranks, which share the memory of the CPU.
+int64_t available_bytes(const c10::Device& device, int ranks) {
+  if (device.is_cpu()) return this_machine().memory_available_bytes / ranks;
+  return static_cast<int64_t>(at::accelerator::getMemoryInfo(device.index()).first);
+}
+
+/// Returns how many frozen buckets stay in memory until the step. They are the first ones. Collective.
+size_t kept_frozen_units(const Layout& layout, const comm::Group& group, int64_t limit) {
+  if (layout.units.size() == layout.trained_units) return 0;
+  if (limit < 0) {
+    const int64_t half = available_bytes(layout.units.back().flat.device(), group.size()) / 2;
+    limit = -comm::all_reduce(at::scalar_tensor(-half, at::kLong), group, comm::Reduce::max).item<int64_t>();
+  }
+  size_t count = 0;
+  for (size_t unit = layout.trained_units; unit < layout.units.size(); ++unit, ++count) {
+    limit -= static_cast<int64_t>(layout.units[unit].flat.nbytes());
+    if (limit < 0) break;
+  }
+  return count;
 }
 
 /// The memory of the bucket that was freed last. Buckets often have equal sizes, and new memory costs page faults.
@@ -117,6 +141,7 @@ class ParameterShards::Gathering final : public tap::OpCheck {
   const comm::Group group_;
   const ShardGroups groups_;
   const bool reshard_after_forward_;
+  size_t kept_end_ = 0;  ///< the frozen buckets before this one stay until release()
   const ShardMemory memory_;
   std::unordered_map<const c10::StorageImpl*, size_t> units_;
   Mutex mutex_;
@@ -149,6 +174,7 @@ ParameterShards::Gathering::Gathering(Layout& layout, const ShardGroups& groups,
     units_.emplace(&storage(i), i);
     tap::withdraw_memory(storage(i), not_gathered);
   }
+  kept_end_ = layout.trained_units + kept_frozen_units(layout, group_, options.gathered_frozen_bytes);
 }
 
 std::optional<size_t> ParameterShards::Gathering::unit_of(const c10::IValue& value) const {
@@ -202,6 +228,7 @@ void ParameterShards::Gathering::need(const std::vector<size_t>& units) {
   const std::optional<size_t> next = order_.next(order_.last());
   const auto stays = [&](size_t unit) BELLOWS_REQUIRES(mutex_) {
     if (unit == next || std::find(units.begin(), units.end(), unit) != units.end()) return true;
+    if (unit >= layout_.trained_units && unit < kept_end_) return true;
     const bool used_up = backward >= 0 && buckets_[unit].backward == backward && unit < layout_.trained_units;
     return !reshard_after_forward_ && !used_up;
   };

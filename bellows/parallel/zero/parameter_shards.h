@@ -28,6 +28,8 @@ class ParameterShards {
   struct Options {
     /// If false, only backward and release() free buckets. Buckets of frozen parameters then stay until release().
     bool reshard_after_forward = true;
+    /// See ShardOptions
+    int64_t gathered_frozen_bytes = -1;
     /// The dtype in which floating-point parameters are gathered and used; none: that of the shards.
     std::optional<at::ScalarType> parameter_dtype = {};
     ShardMemory memory = {};

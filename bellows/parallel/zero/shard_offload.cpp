@@ -99,23 +99,27 @@ void BucketSteps::state_loaded() {
   if (state_) state_->keep_all();
 }
 
-void BucketSteps::step(const at::Tensor& grad_scale, const at::Tensor& found_inf) {
+void BucketSteps::step_bucket(size_t bucket, const at::Tensor& grad_scale, const at::Tensor& found_inf) {
   // A deferred step would use all buckets at once.
   const tap::EagerGuard eager;
-  const std::vector<std::shared_ptr<BucketFile>> files = {parameters_, gradients_};
+  step(buckets_[bucket], grad_scale, found_inf);
+  for (const auto& file : {parameters_, gradients_}) {
+    if (file) file->finish(bucket);
+  }
+}
+
+void BucketSteps::step(const at::Tensor& grad_scale, const at::Tensor& found_inf) {
   const auto fetch = [&](size_t unit) {
-    for (const auto& file : files) {
+    for (const auto& file : {parameters_, gradients_}) {
       if (file && unit < buckets_.size()) file->fetch(unit);
     }
   };
   fetch(0);
   for (size_t unit = 0; unit < buckets_.size(); ++unit) {
     fetch(unit + 1);
-    step(buckets_[unit], grad_scale, found_inf);
-    for (const auto& file : files) {
-      if (file) file->finish(unit);
-    }
+    step_bucket(unit, grad_scale, found_inf);
   }
+  const tap::EagerGuard eager;
   bool any = false;
   for (const auto& list : rest_) any = any || !list.empty();
   if (any) step(rest_, grad_scale, found_inf);

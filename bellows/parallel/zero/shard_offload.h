@@ -75,6 +75,8 @@ class BucketSteps {
   void state_loaded();
   /// Params: grad_scale, found_inf – see ScaledStep; undefined tensors if there are none
   void step(const at::Tensor& grad_scale, const at::Tensor& found_inf);
+  /// Updates the parameters of one trained bucket only.
+  void step_bucket(size_t bucket, const at::Tensor& grad_scale = {}, const at::Tensor& found_inf = {});
   /// Waits until all data are written.
   void wait();
   optim::OffloadedStateStats stats() const;

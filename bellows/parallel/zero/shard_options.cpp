@@ -8,6 +8,7 @@
 #include <typeinfo>
 #include <vector>
 
+#include "bellows/comm/collectives.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/parallel/ddp/same_model.h"
 
@@ -32,6 +33,7 @@ std::vector<std::string> lines_of(const ShardOptions& options) {
           c10::str("parameter_dtype ", name_of(options.parameter_dtype)),
           c10::str("reduce_dtype ", name_of(options.reduce_dtype)),
           c10::str("shard_frozen ", options.shard_frozen ? "true" : "false"),
+          c10::str("gathered_frozen_bytes ", options.gathered_frozen_bytes),
           c10::str("weights_file ", options.weights_file.empty() ? "not set" : "set"),
           c10::str("number of replicas ", options.replicas ? options.replicas->size() : 1),
           c10::str("shard_state_over_replicas ", options.shard_state_over_replicas ? "true" : "false"),
@@ -43,8 +45,16 @@ std::vector<std::string> lines_of(const ShardOptions& options) {
 }  // namespace
 
 void check_same_shard_options(const ShardOptions& options, const comm::Group& group) {
-  check_same_options("zero_optimizer", lines_of(options), group);
-  if (options.replicas) check_same_options("zero_optimizer", lines_of(options), *options.replicas);
+  std::string problem = describe_differing_options("zero_optimizer", lines_of(options), group);
+  if (options.replicas) {
+    const std::string across = describe_differing_options("zero_optimizer", lines_of(options), *options.replicas);
+    if (problem.empty()) problem = across;
+    // The other groups must not wait for ranks that throw.
+    for (std::string& other : comm::all_gather_strings(problem, *options.replicas)) {
+      if (problem.empty()) problem = std::move(other);
+    }
+  }
+  TORCH_CHECK_VALUE(problem.empty(), problem);
 }
 
 void check_shardable(const torch::optim::Optimizer* optimizer, const ShardOptions& options) {
@@ -57,6 +67,9 @@ void check_shardable(const torch::optim::Optimizer* optimizer, const ShardOption
                     "gradients in stage 1.");
   TORCH_CHECK_VALUE(options.stage == 3 || !options.shard_frozen,
                     "zero_optimizer: shard_frozen needs stage 3, got stage ", options.stage, ".");
+  TORCH_CHECK_VALUE(options.gathered_frozen_bytes >= -1,
+                    "zero_optimizer: expected gathered_frozen_bytes of at least 0, ",
+                    "or -1 for half of the available memory, got ", options.gathered_frozen_bytes, ".");
   TORCH_CHECK_VALUE(options.stage == 3 || options.weights_file.empty(),
                     "zero_optimizer: weights_file needs stage 3, got stage ", options.stage, ".");
   TORCH_CHECK_VALUE(!options.shard_state_over_replicas || (options.stage > 1 && options.replicas),

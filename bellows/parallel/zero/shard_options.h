@@ -7,8 +7,9 @@
 
 namespace bellows::parallel {
 
-/// Checks that all ranks of the group, and those of the replicas, have the same options and versions. Collective.
-/// Throws: c10::ValueError on every rank if they differ. The message names the rank and the option
+/// Checks that the ranks of all replicas have the same options and versions. Collective.
+/// Throws: c10::ValueError on every rank if they differ. The message names the rank and the option. If a rank has no
+///         `replicas`, but other ranks of its group do, the ranks that hold the same shards wait until it exits
 void check_same_shard_options(const ShardOptions& options, const comm::Group& group);
 
 /// Throws: c10::ValueError if an option is out of range or needs another one, or if the optimizer is null, already

@@ -22,31 +22,10 @@
 #include "bellows/parallel/ddp/reducer.h"
 #include "bellows/parallel/ddp/same_model.h"
 #include "bellows/parallel/tensor/tensor_parallel.h"
-#include "bellows/parallel/zero/gradient_buckets.h"
-#include "bellows/parallel/zero/parameter_shards.h"
-#include "bellows/parallel/zero/shard_layout.h"
-#include "bellows/parallel/zero/shard_offload.h"
 #include "bellows/parallel/zero/shard_options.h"
+#include "bellows/parallel/zero/zero_optimizer_impl.h"
 
 namespace bellows::parallel {
-
-struct ShardedOptimizer::Impl {
-  std::shared_ptr<torch::optim::Optimizer> local;  ///< its groups have shards in place of the caller's parameters
-  ShardGroups groups;
-  comm::Group all;  ///< the ranks of all replicas
-  ShardOptions options;
-  Model model;
-  std::vector<at::Tensor> parameters;  ///< of all groups of the caller's optimizer
-  Layout layout;
-  std::vector<Place*> places;                           ///< of each parameter; null: not sharded
-  std::unique_ptr<ParameterShards> sharded_parameters;  ///< stage 3 on several ranks
-  std::unique_ptr<GradientShards> gradients;            ///< stages 2 and 3
-  ShardMemory memory = {};                              ///< of the shards in stage 3
-  std::shared_ptr<BucketFile> gradient_file = {};       ///< null: gradients are in memory
-  std::unique_ptr<BucketSteps> bucket_steps = {};       ///< null: all parameters step together
-  bool unfinished = false;                              ///< a step() threw while it updated weights
-  at::Tensor grad_scale, found_inf;                     ///< for the next step
-};
 
 namespace {
 
@@ -230,95 +209,6 @@ const std::vector<at::Tensor>& ShardedOptimizer::parameters() const {
   return impl_->parameters;
 }
 
-at::Tensor ShardedOptimizer::step(LossClosure closure) {
-  at::Tensor loss;
-  if (closure) {
-    const c10::AutoGradMode enable_grad(true);
-    loss = closure();
-  }
-  const c10::NoGradGuard no_grad;
-  // A step that fails must not leave its scale behind.
-  const at::Tensor grad_scale = std::exchange(impl_->grad_scale, {}), found_inf = std::exchange(impl_->found_inf, {});
-  for (size_t g = 0; g < param_groups_.size(); ++g) {
-    impl_->local->param_groups()[g].set_options(param_groups_[g].options().clone());
-  }
-  TORCH_CHECK(!impl_->unfinished,
-              "ShardedOptimizer::step: an earlier step() ended with an error while the weights were ",
-              "updated, so the ranks may hold different weights. End all ranks and resume from the last checkpoint.");
-  take_gradients();
-  impl_->unfinished = true;
-  if (impl_->sharded_parameters) impl_->sharded_parameters->release();
-  if (impl_->bucket_steps) {
-    impl_->bucket_steps->step(grad_scale, found_inf);
-  } else {
-    auto* const scaled = dynamic_cast<ScaledStep*>(impl_->local.get());
-    if (scaled) scaled->set_grad_scale(grad_scale, found_inf);
-    impl_->local->step();
-  }
-  drop_gradients();
-  if (impl_->sharded_parameters) {
-    impl_->sharded_parameters->exchange_parts();
-    impl_->sharded_parameters->prefetch_first();
-  } else {
-    gather();
-  }
-  bump_versions();
-  impl_->unfinished = false;
-  return loss;
-}
-
-std::shared_ptr<void> ShardedOptimizer::no_sync() const {
-  GradientShards* const gradients = impl_->gradients.get();
-  if (!gradients) return nullptr;
-  gradients->start_keeping();
-  return {gradients, [](void* kept) { static_cast<GradientShards*>(kept)->stop_keeping(); }};
-}
-
-void ShardedOptimizer::take_gradients() {
-  for (size_t i = 0; i < impl_->places.size(); ++i) {
-    Place* const place = impl_->places[i];
-    const at::Tensor& gradient = impl_->parameters[i].grad();
-    if (!gradient.defined()) continue;
-    TORCH_CHECK_VALUE(!impl_->gradients || place, "ShardedOptimizer::step: parameter ", i, " of shape ",
-                      gradient.sizes(),
-                      " has a gradient, but was frozen when the optimizer was sharded. Shard it again ",
-                      "after unfreezing parameters.");
-    if (!place || impl_->gradients) continue;
-    TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "ShardedOptimizer::step: parameter \"", place->name,
-                      "\" has a sparse gradient, which cannot be sharded. Set sparse(false) in the embedding to get a "
-                      "dense gradient, or use a separate optimizer for it.");
-    if (place->count > 0) place->piece.mutable_grad() = place->run_of(gradient);
-  }
-  if (!impl_->gradients) return;
-  // After the checks, because it forgets the gradients, which a later step() may still use.
-  const std::vector<bool> used = impl_->gradients->take_used();
-  for (size_t i = 0; i < used.size(); ++i) {
-    if (!used[i]) impl_->layout.places[i].piece.mutable_grad().reset();
-  }
-}
-
-void ShardedOptimizer::drop_gradients() {
-  for (Place& place : impl_->layout.places) place.piece.mutable_grad().reset();
-}
-
-void ShardedOptimizer::gather() {
-  const ShardGroups& groups = impl_->groups;
-  std::vector<comm::Pending> pending;
-  pending.reserve(impl_->layout.units.size());
-  for (const Unit& unit : impl_->layout.units) {
-    if (groups.divide_state) {
-      comm::all_gather_in_place(unit.flat.narrow(0, unit.slice * groups.shard.rank(), unit.slice), *groups.replicas);
-    }
-    pending.push_back(comm::all_gather_in_place_async(unit.flat, groups.shard));
-  }
-  for (comm::Pending& one : pending) one.wait();
-}
-
-void ShardedOptimizer::bump_versions() {
-  // Autograd and other users of version counters must notice the change.
-  for (const Place& place : impl_->layout.places) place.parameter.unsafeGetTensorImpl()->bump_version();
-}
-
 NamedTensors ShardedOptimizer::local_parameters() const {
   if (stage() < 3) return {};
   const auto places = places_by_parameter(impl_->layout);
@@ -388,8 +278,7 @@ OffloadedBytes ShardedOptimizer::offloaded_bytes() const {
 }
 
 NamedTensors ShardedOptimizer::local_state() const {
-  for (size_t g = 0; g < param_groups_.size(); ++g)
-    impl_->local->param_groups()[g].set_options(param_groups_[g].options().clone());
+  copy_options_to_local();
   return optim::state_dict(*impl_->local);
 }
 
@@ -431,9 +320,13 @@ void unshard(ShardedOptimizer::Impl& impl) {
 std::shared_ptr<torch::optim::Optimizer> ShardedOptimizer::unshard() {
   drop_gradients();
   parallel::unshard(*impl_);
+  copy_options_to_local();
+  return impl_->local;
+}
+
+void ShardedOptimizer::copy_options_to_local() const {
   for (size_t g = 0; g < param_groups_.size(); ++g)
     impl_->local->param_groups()[g].set_options(param_groups_[g].options().clone());
-  return impl_->local;
 }
 
 void ShardedOptimizer::copy_options_to_groups() {
@@ -626,9 +519,11 @@ struct ParameterLists {
 /// Collective.
 ParameterLists list_parameters(const ShardedOptimizer::Impl& impl) {
   ParameterLists lists;
-  lists.trained = trained(impl.model, impl.parameters, impl.options.stage);
-  if (impl.options.shard_frozen) lists.frozen = frozen(impl.model);
-  if (impl.options.shard_frozen || !impl.options.weights_file.empty()) check_first(impl.model);
+  create_on_all_ranks(impl.all, [&] {
+    lists.trained = trained(impl.model, impl.parameters, impl.options.stage);
+    if (impl.options.shard_frozen) lists.frozen = frozen(impl.model);
+    if (impl.options.shard_frozen || !impl.options.weights_file.empty()) check_first(impl.model);
+  });
   NamedTensors all = lists.trained;
   all.insert(all.end(), lists.frozen.begin(), lists.frozen.end());
   lists.rest = not_sharded(impl.model, all);
@@ -696,7 +591,8 @@ void distribute_parameters(ShardedOptimizer::Impl& impl, const ParameterLists& l
   if (options.stage == 3 && (impl.all.size() > 1 || options.parameter_dtype || weights || offloads)) {
     impl.sharded_parameters = std::make_unique<ParameterShards>(
         impl.layout, impl.groups,
-        ParameterShards::Options{options.reshard_after_forward, options.parameter_dtype, impl.memory});
+        ParameterShards::Options{options.reshard_after_forward, options.gathered_frozen_bytes, options.parameter_dtype,
+                                 impl.memory});
   }
 }
 
@@ -745,17 +641,19 @@ void create_gradients_and_steps(ShardedOptimizer::Impl& impl, const NamedTensors
 std::shared_ptr<ShardedOptimizer> zero_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer, const Model& model,
                                                  const comm::Group& group, const ShardOptions& options) {
   check_same_shard_options(options, group);
-  check_shardable(optimizer.get(), options);
+  const comm::Group all = options.replicas ? comm::combine(group, *options.replicas, "replicas") : group;
+  create_on_all_ranks(all, [&] { check_shardable(optimizer.get(), options); });
   std::vector<at::Tensor> parameters = parameters_of(*optimizer);
   auto impl = std::make_unique<ShardedOptimizer::Impl>(
       ShardedOptimizer::Impl{.local = std::move(optimizer),
                              .groups = {group, options.replicas, options.shard_state_over_replicas},
-                             .all = options.replicas ? comm::combine(group, *options.replicas, "replicas") : group,
+                             .all = all,
                              .options = options,
                              .model = model,
                              .parameters = std::move(parameters)});
   const ParameterLists lists = list_parameters(*impl);
-  const NamedTensors state = state_before(*impl->local);
+  NamedTensors state;
+  create_on_all_ranks(all, [&] { state = state_before(*impl->local); });
   distribute_parameters(*impl, lists);
   put_pieces(*impl);
   create_gradients_and_steps(*impl, state);

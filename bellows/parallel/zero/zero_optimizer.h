@@ -10,6 +10,7 @@
 
 #include "bellows/comm/group.h"
 #include "bellows/comm/shard.h"
+#include "bellows/core/backward_steps.h"
 #include "bellows/core/model.h"
 #include "bellows/core/named_state.h"
 #include "bellows/core/scaled_step.h"
@@ -43,9 +44,14 @@ struct ShardOptions {
   /// Stages 2 and 3: the dtype in which gradients are sent and averaged; none: that of the gradients.
   std::optional<at::ScalarType> reduce_dtype = {};
   /// Stage 3: also shards the parameters that have no gradient, such as the base model of LoRA. If false, they are
-  /// complete on every rank and need no exchange. If true and `reshard_after_forward` is false, each of them is gathered
-  /// once per step, even if the step has several batches.
+  /// complete on every rank and need no exchange. If true, each of them is gathered once per step, even if the step has
+  /// several batches, as far as `gathered_frozen_bytes` permits.
   bool shard_frozen = false;
+  /// Stage 3 with `shard_frozen`: limit for the bytes of complete frozen parameters that stay in memory from their first
+  /// use until step(). The buckets beyond the limit are freed and gathered again like trained parameters. -1: half of the
+  /// memory that is available when the optimizer is sharded, on the rank that has the least. On the CPU, the ranks of
+  /// `group` share this memory. If `reshard_after_forward` is false, there is no limit.
+  int64_t gathered_frozen_bytes = -1;
   /// Stage 3: a safetensors file with all weights of the model. Each rank reads only its shards. Parameters of other
   /// optimizers, frozen parameters without `shard_frozen`, and buffers are read completely. On the CPU, no rank ever needs
   /// memory for the whole model if it was created with tap::SkipInitialization. Empty: the weights of rank 0.
@@ -135,12 +141,16 @@ struct SavedTensor {
 ///           for the exchange, one that is being filled, and those that wait for an earlier one (docs/limitations.md).
 ///           Each step sends (W - 1)/W · n bytes; in stage 2, each backward() without no_sync() sends the same amount
 ///           again. In stage 3, parameters take n/W bytes, plus two buckets. Each forward, each backward and each
-///           exchange of gradients sends (W - 1)/W · n bytes. The check of each operator takes about 0.4 µs. With
+///           exchange of gradients sends (W - 1)/W · n bytes. With f bytes of frozen parameters and `shard_frozen`, each
+///           step sends (W - 1)/W · f bytes, and up to f bytes of them stay in memory until step(). The check of each operator takes about 0.4 µs. With
 ///           Offload::file, each forward and each backward read the shards of parameters once. Each step reads and
 ///           writes all offloaded data once
 /// Threads:  one thread at a time; in stages 2 and 3, backward() calls collectives on separate groups
 /// Ref:      arXiv:1910.02054; torch.distributed.optim.ZeroRedundancyOptimizer; torch.distributed.fsdp.fully_shard (FSDP2)
-class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep, public NamedState {
+class ShardedOptimizer final : public torch::optim::Optimizer,
+                               public ScaledStep,
+                               public NamedState,
+                               public BackwardSteps {
  public:
   struct Impl;
   explicit ShardedOptimizer(std::unique_ptr<Impl> impl);
@@ -161,6 +171,21 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
   /// Numerics: the sums have the dtype of the parameters
   /// Cost:     memory for all gradients on every rank. Each backward() with a guard sends (W - 1)/W · n bytes less
   [[nodiscard]] std::shared_ptr<void> no_sync() const;
+
+  /// Returns a guard. While it exists, each backward() is a step (stages 2 and 3): a bucket is updated as soon as its
+  /// gradients are averaged, and its gradients are freed at once. At the end of backward(), the ranks gather the updated
+  /// parameters. step() then does nothing. optim::step_in_backward() calls this function. Destroy the guard before the
+  /// optimizer. All ranks must call this function.
+  ///
+  /// With one rank in `group` and all ranks in `replicas`, this is data parallelism with updates in backward. Every rank
+  /// then has complete parameters and state, and gradients need the memory of a few buckets only.
+  /// Numerics: bit-identical to backward(), step() and zero_grad() (tests/parallel/zero_in_backward_test.cpp)
+  /// Cost:     gradients take no memory except for the exchange. For each bucket, the ranks also exchange one byte per
+  ///           parameter, instead of one exchange per step
+  /// Throws:   c10::ValueError in stage 1, if there are gradients, and if such a guard exists. While the guard exists,
+  ///           no_sync(), clipping and a GradScaler throw, and so does backward() with create_graph. If backward() throws,
+  ///           the ranks may hold different weights, and the next backward() throws, too
+  std::shared_ptr<void> step_in_backward() override;
 
   bool takes_grad_scale() const override;
   void set_grad_scale(at::Tensor grad_scale, at::Tensor found_inf) override;
@@ -231,11 +256,16 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
   void load(torch::serialize::InputArchive& archive) override;
 
  private:
+  class UpdatesInBackward;
+  void check_before_update() const;
+  void check_owned_gradients() const;
+  void finish_update();
   void take_gradients();
   void drop_gradients();
   void gather();
   void bump_versions();
   void copy_options_to_groups();
+  void copy_options_to_local() const;
 
   std::unique_ptr<Impl> impl_;
 };
