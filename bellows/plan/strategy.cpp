@@ -27,7 +27,8 @@ std::string memory_text(int64_t bytes) {
   return format_bytes(static_cast<double>(bytes));
 }
 
-/// The settings without which training on several ranks rejects this stage.
+/// The settings without which training on several ranks rejects this stage, or its memory is not predicted
+/// (optimizer_in_backward).
 std::string settings_for_stage(const Recipe& recipe, int stage) {
   std::vector<std::string> settings;
   const auto needs = [&](bool wrong, const char* setting) {

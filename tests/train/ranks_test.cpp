@@ -89,6 +89,89 @@ TEST(TrainRanks, GiveWhatOneProcessGives) {
   }
 }
 
+TEST(TrainRanks, UpdateWeightsInBackwardAsOneProcessDoes) {
+  for (const char* how : {"ddp", "zero2", "zero3"}) {
+    for (const int ranks : {2, 3}) {
+      SCOPED_TRACE(c10::str(how, " on ", ranks));
+      Recipe recipe = ranks_recipe();
+      recipe.data_parallel = how;
+      recipe.optimizer_in_backward = true;
+      recipe.ema_decay = 0.9;
+      recipe.lr_schedule = "cosine";
+      expect_ranks_train_alike(recipe, ranks);
+    }
+  }
+  Recipe recipe = ranks_recipe();
+  recipe.data_parallel = "zero3";
+  recipe.mesh = "data: 2, shard: 2";
+  recipe.optimizer_in_backward = true;
+  expect_ranks_train_alike(recipe, 4);
+}
+
+// Batches of which each rank has the same share: no loss is weighted.
+TEST(TrainRanks, UpdatesInBackwardHaveTheSameBits) {
+  for (const char* how : {"ddp", "zero2", "zero3"}) {
+    SCOPED_TRACE(how);
+    const auto weights_of = [&](bool in_backward) {
+      Recipe recipe = ranks_recipe();
+      recipe.data_parallel = how;
+      recipe.optimizer_in_backward = in_backward;
+      std::vector<Job> jobs = ranks_jobs(recipe, 2);
+      std::vector<at::Tensor> weights;
+      run_ranks(2, [&](const comm::Group& group) {
+        const auto rank = static_cast<size_t>(group.rank());
+        jobs[rank].ranks = group;
+        TrainLoop loop(std::move(jobs[rank]));
+        const Outcome outcome = outcome_of(loop, 7);
+        if (rank == 0) weights = outcome.weights;
+      });
+      return weights;
+    };
+    const std::vector<at::Tensor> plain = weights_of(false), stepped = weights_of(true);
+    for (size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(at::equal(stepped[i], plain[i])) << i;
+  }
+}
+
+TEST(TrainRanks, ARunWithUpdatesInBackwardGoesOn) {
+  for (const char* how : {"ddp", "zero3"}) {
+    SCOPED_TRACE(how);
+    const TemporaryFolder folder;
+    Recipe recipe = ranks_recipe();
+    recipe.data_parallel = how;
+    recipe.optimizer_in_backward = true;
+    recipe.epochs = 2;
+    const FitResult whole = fit_on(recipe, 2, -1, false);
+    recipe.run_folder = folder.path();
+    ASSERT_TRUE(fit_on(recipe, 2, 5, false).stopped);
+    const FitResult last = fit_on(recipe, 2, -1, true);
+    ASSERT_EQ(last.history.size(), whole.history.size());
+    EXPECT_EQ(last.history.back().train_loss, whole.history.back().train_loss);
+    EXPECT_EQ(last.history.back().eval_loss, whole.history.back().eval_loss);
+  }
+}
+
+TEST(TrainRanks, WhatDoesNotGoWithUpdatesInBackwardIsSaid) {
+  const auto refused = [](const Change& change) {
+    Recipe recipe = ranks_recipe();
+    recipe.optimizer_in_backward = true;
+    std::vector<Job> jobs = ranks_jobs(recipe, 2);
+    for (Job& job : jobs) change(job);
+    return error_of([&] {
+      run_ranks(2, [&](const comm::Group& group) {
+        Job& job = jobs[static_cast<size_t>(group.rank())];
+        job.ranks = group;
+        const TrainLoop loop(std::move(job));
+      });
+    });
+  };
+  EXPECT_THAT(refused([](Job& job) { job.recipe.data_parallel = "zero1"; }),
+              HasSubstr("optimizer_in_backward = true with 2 ranks, but data_parallel = zero1 updates shards after"));
+  EXPECT_THAT(refused([](Job& job) { job.recipe.gradient_compression = "bf16"; }),
+              HasSubstr("gradient_compression = bf16 compresses"));
+  EXPECT_THAT(refused([](Job& job) { job.recipe.compile = "step"; }), HasSubstr("compile = step exchanges gradients"));
+  EXPECT_THAT(refused([](Job& job) { job.recipe.mesh = "tensor: 2"; }), HasSubstr("mesh = tensor: 2 has an axis"));
+}
+
 TEST(TrainRanks, ShardUnitsOfTheRecipe) {
   Recipe recipe = ranks_recipe();
   recipe.data_parallel = "zero3";

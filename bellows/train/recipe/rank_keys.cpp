@@ -205,6 +205,16 @@ std::string mesh_text(const std::vector<comm::MeshAxis>& axes) {
   return text;
 }
 
+std::string backward_steps_conflict(const Recipe& recipe) {
+  if (recipe.data_parallel == "zero1") return "data_parallel = zero1 updates shards after backward";
+  if (recipe.gradient_compression != "none")
+    return "gradient_compression = " + recipe.gradient_compression + " compresses the buckets of another exchange";
+  if (recipe.compile == "step") return "compile = step exchanges gradients at the end of a step";
+  if (ranks_per_sample(recipe) > 1)
+    return "mesh = " + recipe.mesh + " has an axis pipeline, context or tensor, whose gradients are completed later";
+  return "";
+}
+
 void check_rank_keys(const Recipe& recipe, const std::string& where) {
   TORCH_CHECK_VALUE(
       recipe.data_parallel == "ddp" || recipe.data_parallel == "zero1" || recipe.gradient_compression == "none",

@@ -207,6 +207,8 @@ void check_replaceable_ranks(const Recipe& recipe, int launched_ranks) {
   refuse(recipe.gradient_compression != "none",
          "gradient_compression must be none, because a lost rank takes its rounding errors with it, got " +
              recipe.gradient_compression + ".");
+  refuse(recipe.optimizer_in_backward,
+         "optimizer_in_backward must be false, because a step that a lost rank interrupts must not change weights.");
   refuse(recipe.sync_batch_norm, "sync_batch_norm must be false, because its layers belong to one set of ranks.");
   refuse(recipe.quantize != "none", "quantize must be none, because its ranges belong to one set of ranks.");
   refuse(recipe.reproducible_ranks > 0, "reproducible_ranks must be 0, because the number of ranks may be any.");

@@ -60,7 +60,7 @@ struct Ranks::State {
   bool skips_samples = false;                  ///< the other ranks do not know which ones
   bool fills_in_order = false;                 ///< see data::Division
   bool synchronizes_norms = false;             ///< the model has synchronized batch norms
-  std::optional<DistributedDataParallel> ddp;  ///< empty with zero2 and zero3, whose backward shards gradients
+  std::optional<DistributedDataParallel> ddp;  ///< empty if backward shards gradients, or updates parameters
   std::vector<std::shared_ptr<parallel::ShardedOptimizer>> sharded_parameters;  ///< with zero3
   std::vector<std::shared_ptr<parallel::ShardedOptimizer>> accumulating;        ///< exchange gradients once per step
   std::vector<std::shared_ptr<const void>> quiet;  ///< guards, while gradients are not exchanged
@@ -108,6 +108,13 @@ std::vector<std::string> common_part(const Job& job, const DataPrints& prints) {
 void check_same_recipe(const Job& job, const DataPrints& prints, const comm::Group& group) {
   parallel::check_same_lines("train: the ranks have different settings or data", "line", common_part(job, prints),
                              group, "Use the same recipe and the same data on all ranks.");
+}
+
+void check_backward_steps(const Job& job) {
+  if (!job.recipe.optimizer_in_backward) return;
+  const std::string conflict = backward_steps_conflict(job.recipe);
+  TORCH_CHECK_VALUE(conflict.empty(), "train: optimizer_in_backward = true with ", job.ranks->size(), " ranks, but ",
+                    conflict, ". Set optimizer_in_backward: false, or change the other setting.");
 }
 
 void check_batch_per_rank(const Job& job) {
@@ -199,6 +206,7 @@ Ranks::Ranks(Job& job) : model_(job.model) {
   }
   if (!job.ranks || job.ranks->size() == 1) return;
   check_one_process(recipe, job.ranks->size());
+  check_backward_steps(job);
   TORCH_CHECK_VALUE(
       !recipe.sample_stats,
       "train: sample_stats works only with one process. Set sample_stats: false, or train with one process.");
@@ -232,7 +240,8 @@ void Ranks::exchange_gradients(Job& job) {
   const Recipe& recipe = job.recipe;
   const int stage = recipe.data_parallel == "ddp" ? 0 : recipe.data_parallel.back() - '0';
   const comm::Group* averaging = divides_sequences() ? group() : data_group();
-  if (stage < 2 && averaging && !pipeline()) {  // a pipeline averages gradients itself
+  // A pipeline averages gradients itself.
+  if (stage < 2 && averaging && !pipeline() && !recipe.optimizer_in_backward) {
     state_->ddp.emplace(job.model, *averaging,
                         parallel::DistributedOptions{.hook = hook_of(recipe), .bucket_bytes = recipe.bucket_mb << 20});
   }
@@ -261,13 +270,20 @@ void Ranks::divide_work(Job& job) {
   if (has_stages) state_->pipeline = std::make_unique<PipelineRanks>(job, mesh, state_->tensor.get());
 }
 
-/// Replaces the optimizers by sharded ones; with DDP (stage 0), nothing happens.
+/// Replaces the optimizers by sharded ones; with DDP (stage 0), nothing happens. If parameters are updated in backward,
+/// each rank of DDP is a replica with one shard, because libtorch's reducer keeps all gradients until the end.
 void Ranks::shard_optimizers(Job& job, int stage) {
   const Recipe& recipe = job.recipe;
-  if (stage == 0) return;
-  const parallel::ShardGroups groups = shard_groups(state_->group, state_->mesh);
+  const bool replicates = stage == 0 && recipe.optimizer_in_backward;
+  if (stage == 0 && !replicates) return;
+  const comm::Group& group = state_->group;
+  const parallel::ShardGroups groups =
+      replicates ? parallel::ShardGroups{
+                       .shard = comm::subgroup(group, {group.ranks()[static_cast<size_t>(group.rank())]}, "shard"),
+                       .replicas = group}
+                 : shard_groups(group, state_->mesh);
   for (auto& optimizer : job.optimizers) {
-    parallel::ShardOptions options = shard_options(recipe, stage);
+    parallel::ShardOptions options = shard_options(recipe, replicates ? 2 : stage);
     options.shard_frozen = recipe.shard_frozen && &optimizer == &job.optimizers.front();
     options.replicas = groups.replicas;
     options.shard_state_over_replicas = recipe.shard_state_over_all && options.replicas;

@@ -18,6 +18,7 @@
 #include "bellows/core/device.h"
 #include "bellows/core/error.h"
 #include "bellows/core/grad_mode.h"
+#include "bellows/core/sharded_gradients.h"
 #include "bellows/inspect/trace.h"
 #include "bellows/optim/state/state.h"
 #include "bellows/system/allocator_reuse.h"
@@ -109,11 +110,10 @@ TrainLoop::TrainLoop(Job job)
 /// Sets up how gradients are handled when they are computed.
 void TrainLoop::take_gradients() {
   const Recipe& recipe = job_.recipe;
-  const bool ordinary = !recipe.optimizer_in_backward && recipe.gradient_accumulation_dtype == "auto";
-  TORCH_CHECK_VALUE(ordinary || !ranks_.group(),
-                    "train: ", recipe.optimizer_in_backward ? "optimizer_in_backward" : "gradient_accumulation_dtype",
-                    " works only with one process, because several ranks exchange their gradients, got ", ranks_.size(),
-                    " ranks.");
+  TORCH_CHECK_VALUE(recipe.gradient_accumulation_dtype == "auto" || !ranks_.group(),
+                    "train: gradient_accumulation_dtype works only with one process, because several ranks exchange "
+                    "their gradients, got ",
+                    ranks_.size(), " ranks.");
   if (recipe.gradient_accumulation_dtype != "auto")
     sums_.emplace(parameters_of(job_.optimizers),
                   optim::AccumulatorOptions{recipe.gradient_accumulation_dtype == "fp32" ? at::kFloat : at::kBFloat16});
@@ -342,7 +342,8 @@ bool TrainLoop::has_bad_gradient() const {
   constexpr int64_t cheap = 1 << 13;
   const bool stepped = !stepping_.empty();  // the gradient is freed, but a bad gradient also affects its weight
   for (const at::Tensor& parameter : job_.optimizers.front()->param_groups().front().params()) {
-    const at::Tensor looked_at = !stepped ? parameter.grad() : parameter.requires_grad() ? parameter : at::Tensor();
+    const bool trained = parameter.requires_grad() || gradient_part(parameter).owner;  // shards require no gradient
+    const at::Tensor looked_at = !stepped ? parameter.grad() : trained ? parameter : at::Tensor();
     if (!looked_at.defined() || looked_at.is_sparse() || looked_at.numel() > cheap) continue;
     return !std::isfinite(at::sum(looked_at.detach(), at::kDouble).item<double>());
   }
@@ -376,6 +377,7 @@ std::vector<at::Tensor> TrainLoop::step_buffers() const {
 
 Job TrainLoop::take_job() {
   rates_.set_base_rates();
+  stepping_.clear();  // refers to the optimizers
   ranks_.unshard(job_);
   return std::move(job_);
 }

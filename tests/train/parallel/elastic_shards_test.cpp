@@ -318,6 +318,9 @@ TEST(ElasticShards, StateWithoutASecondCopyIsRefused) {
   ranks = 4;
   recipe.shard_state_over_all = true;
   EXPECT_THAT(refused(), HasSubstr("shard_state_over_all must be false"));
+  recipe.shard_state_over_all = false;
+  recipe.optimizer_in_backward = true;
+  EXPECT_THAT(refused(), HasSubstr("optimizer_in_backward must be false"));
   recipe = Recipe();
   recipe.mesh = "{data: 2, context: 2}";
   EXPECT_THAT(refused(), HasSubstr("mesh must not have an axis context"));
