@@ -58,13 +58,15 @@ inline constexpr const char* plan_footer =
 reads no data and never runs a full-size step. The output shows what the peak memory consists of, the predicted effect
 of each technique, and a recommendation. With --ranks, it also compares DDP, the stages of ZeRO and tensor
 parallelism. With --fit, the command writes a recipe for `bellows train` to standard output. With --device-map, it instead
-shows where the weights are in inference, if they do not all fit into memory.
+shows where the weights are in inference, if they do not all fit into memory. With --prices, it also compares the
+predicted time and cost on other machines.
 
 Examples:
   bellows plan --model bert-base --batch 32 --seq 512
   bellows plan --model gpt2 --batch 8 --device-map --memory 1GB
   bellows plan --model resnet50 --batch 64 --memory 8GB --price-per-hour 1.5
   bellows plan --model bert-base --batch 8 --ranks 4 --memory 4GB --link-gbps 25
+  bellows plan --recipe digits.yaml --step-ms 120 --prices prices.yaml
   bellows plan --recipe digits.yaml --fit 512MB > fits.yaml
   bellows plan --model gpt2 --batch 8 --html memory.html --json plan.json
 )";

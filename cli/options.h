@@ -76,6 +76,8 @@ struct PlanArguments {
   double price = 0, step_ms = 0;  ///< price of one device per hour, and time of a step; each is 0 if not set
   std::string html, trace;        ///< files for the timeline of the predicted step; a file is not written if ""
   JsonTarget json;
+  std::string prices;         ///< price list; if "", machines are not compared
+  int64_t epoch_samples = 0;  ///< samples of an epoch, with `prices`; if 0, those of the recipe's data
 };
 
 /// Arguments of `bellows simulate`.

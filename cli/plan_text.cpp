@@ -254,12 +254,74 @@ std::string verdict(const PlanReport& report) {
   return text;
 }
 
+/// A long name takes several lines; the numbers are in the last one.
+std::string machine_row(const train::MachineCost& row) {
+  constexpr size_t name_width = 22;
+  std::string text;
+  const std::vector<std::string> names = wrap(row.machine.name, name_width);
+  for (size_t i = 0; i + 1 < names.size(); ++i) text += "  " + names[i] + "\n";
+  const auto cell = [&](const std::string& value, size_t width) {
+    return pad_left(row.has_precision ? value : "-", width);
+  };
+  const auto money = [](double amount) { return amount > 0 ? number("%.3g", amount) : "-"; };
+  return text + "  " + pad_right(names.back(), name_width) + pad_left(row.fits ? "yes" : "no", 5) +
+         cell(format_seconds(row.best_seconds), 10) + cell(format_seconds(row.seconds), 10) +
+         cell(number("%.3g", 1e6 * row.per_sample), 10) + cell(money(row.per_epoch), 10) +
+         cell(money(row.to_target), 10) + "\n";
+}
+
+std::string machine_table(const PlanReport& report) {
+  const train::MachineComparison& machines = *report.machines;
+  const train::Recipe& recipe = report.plan.recipe;
+  std::string text =
+      "\n" +
+      wrapped("Predicted time of a step, and cost" + (machines.currency.empty() ? "" : " in " + machines.currency) +
+              " of a million samples, of an epoch, and of " + std::to_string(recipe.epochs) + " epochs:") +
+      pad_left("fits", 29) + pad_left("at best", 10) + pad_left("expected", 10) + pad_left("million", 10) +
+      pad_left("epoch", 10) + pad_left("target", 10) + "\n";
+  for (const train::MachineCost& row : machines.rows) text += machine_row(row);
+  text += wrapped(machines.cheapest
+                      ? "Cheapest machine: " + machines.rows[*machines.cheapest].machine.name + "."
+                      : "The step fits into no machine of the list that has a rate of " + recipe.precision + ".");
+  text += wrapped(c10::str("This machine reaches ", number("%.0f", 100 * machines.share), " % of its measured roofline",
+                           report.measured_step ? "" : ", with a step time that is only an estimate (--step-ms)",
+                           ". The expected time assumes the same share on each machine. This assumption is not "
+                           "verified: another machine can need several times the expected time, or a fraction of it."));
+  if (report.epoch_samples == 0)
+    text += wrapped("The size of an epoch is unknown. Set the recipe's data, or pass --epoch-samples.");
+  return text;
+}
+
+nlohmann::ordered_json machines_json(const PlanReport& report) {
+  using Json = nlohmann::ordered_json;
+  const train::MachineComparison& machines = *report.machines;
+  const auto known = [](bool is_known, double value) { return is_known ? Json(value) : Json(nullptr); };
+  Json rows = Json::array();
+  for (const train::MachineCost& row : machines.rows) {
+    const bool times = row.has_precision, epochs = times && report.epoch_samples > 0;
+    rows.push_back({{"name", row.machine.name},
+                    {"price_per_hour", row.machine.price_per_hour},
+                    {"fits", row.fits},
+                    {"best_step_seconds", known(times, row.best_seconds)},
+                    {"step_seconds", known(times, row.seconds)},
+                    {"cost_per_sample", known(times, row.per_sample)},
+                    {"cost_per_epoch", known(epochs, row.per_epoch)},
+                    {"cost_to_target", known(epochs, row.to_target)}});
+  }
+  Json json = {{"currency", machines.currency}, {"roofline_share", machines.share}};
+  json["epoch_samples"] = report.epoch_samples > 0 ? Json(report.epoch_samples) : Json(nullptr);
+  json["epochs"] = report.plan.recipe.epochs;
+  json["cheapest"] = machines.cheapest ? Json(machines.rows[*machines.cheapest].machine.name) : Json(nullptr);
+  json["rows"] = std::move(rows);
+  return json;
+}
+
 }  // namespace
 
 std::string plan_text(const PlanReport& report) {
   const std::string strategies = report.strategy ? strategy_table(*report.strategy, report.measured_link) : "";
   return heading(report.plan) + anatomy(report.plan) + activations(report.plan) + technique_table(report) + strategies +
-         verdict(report);
+         verdict(report) + (report.machines ? machine_table(report) : "");
 }
 
 std::string plan_json(const PlanReport& report) {
@@ -298,6 +360,7 @@ std::string plan_json(const PlanReport& report) {
   json["step_seconds"] = {{"seconds", report.situation.step_seconds}, {"measured", report.measured_step}};
   if (report.price_per_hour > 0)
     json["cost_per_sample"] = step_cost(report) / static_cast<double>(plan.size.batch * plan.ranks);
+  if (report.machines) json["machines"] = machines_json(report);
   return json_text(json);
 }
 

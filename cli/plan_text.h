@@ -4,6 +4,7 @@
 #include <string>
 
 #include "bellows/plan/decision.h"
+#include "bellows/plan/machine_cost.h"
 #include "bellows/plan/strategy.h"
 
 namespace bellows::cli {
@@ -18,6 +19,8 @@ struct PlanReport {
   double price_per_hour = 0;                      ///< price of one device per hour; 0 if it is not set
   bool measured_step = false;                     ///< whether the user set the time of a step (--step-ms)
   bool measured_link = false;                     ///< whether the bandwidth between ranks was measured (--measure-link)
+  std::optional<train::MachineComparison> machines{};  ///< not set without --prices
+  int64_t epoch_samples = 0;                           ///< of `machines`; 0 if unknown
 };
 
 /// Returns the report as text, in lines of at most 80 columns.

@@ -159,54 +159,11 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
   return verb;
 }
 
-namespace {
-
-void add_planned_step(CLI::App* verb, PlanArguments& arguments) {
-  const CLI::Validator count = whole_number(1, int64_t{1} << 20);
-  begin_group(verb, "Step");
-  verb->add_option("--batch", arguments.batch,
-                   "Number of samples per batch, over all ranks [default: `batch_size` of the recipe]")
-      ->type_name("N")
-      ->check(count);
-  verb->add_option("--seq", arguments.seq,
-                   "Number of tokens per text, or of steps per time series [default: the model's usual input size]")
-      ->type_name("N")
-      ->check(count);
-  verb->add_option("--image", arguments.image,
-                   "Height and width of images in pixels [default: the model's usual input size]")
-      ->type_name("N")
-      ->check(whole_number(1, 16384));
-  verb->add_option("--ranks", arguments.ranks, "Number of devices that share the batch [default: 1]")
-      ->type_name("N")
-      ->check(count);
-  verb->add_option("--link-gbps", arguments.link_gbps,
-                   "Network bandwidth of each rank in Gbit/s. With this option, the result also states how long the "
-                   "ranks exchange data in each step. Needs --ranks")
-      ->type_name("GBPS")
-      ->check(CLI::Validator(positive_problem, ""));
-  verb->add_flag("--measure-link", arguments.measure_link,
-                 "Measure the bandwidth between ranks on this machine instead, over the loopback interface");
-}
-
-}  // namespace
-
 CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
   CLI::App* verb = app.add_subcommand("plan", "Predict a training step's peak memory")->footer(plan_footer);
   add_job(verb, arguments);
   add_planned_step(verb, arguments);
-  begin_group(verb, "Limits and cost");
-  add_size(verb, "--memory", arguments.memory, "Memory per device, such as 16GB [default: the memory of this machine]");
-  add_size(verb, "--fit", arguments.fit,
-           "Search for the fastest recipe whose predicted peak memory is at most this size, and write it to standard "
-           "output");
-  verb->add_option("--step-ms", arguments.step_ms,
-                   "Measured time of a step in milliseconds [default: an estimate from the synthetic batches]")
-      ->type_name("MS")
-      ->check(CLI::Validator(positive_problem, ""));
-  verb->add_option("--price-per-hour", arguments.price,
-                   "Price of one device per hour. With this option, the result also states the cost")
-      ->type_name("PRICE")
-      ->check(CLI::Validator(positive_problem, ""));
+  add_plan_limits(verb, arguments);
   add_device_map(verb, arguments);
   begin_group(verb, "Output");
   verb->add_option("--html", arguments.html,

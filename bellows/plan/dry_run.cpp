@@ -295,6 +295,12 @@ int64_t DryRun::measure(const StepSize& size, int64_t steps) {
   return tap::cpu_allocation_counters().peak_bytes - state_->bytes_before - state_->sample_bytes;
 }
 
+inspect::OpReport DryRun::count(const StepSize& size) {
+  TrainLoop loop = state_->loop(size);
+  state_->step(loop);  // creates the optimizer state
+  return inspect::count_ops(*state_->model, [&] { state_->step(loop); });
+}
+
 void DryRun::try_length(int64_t length) {
   const EvalMode eval_mode(*state_->model);
   const c10::InferenceMode no_graph;

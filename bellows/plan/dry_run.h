@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "bellows/inspect/op_counter.h"
 #include "bellows/inspect/tensor_timeline.h"
 #include "bellows/models/registry.h"
 #include "bellows/train/recipe/recipe.h"
@@ -58,6 +59,10 @@ class DryRun {
   /// Returns: the peak of tensor bytes during the last step, without the tensors that existed before the model was
   ///          created
   int64_t measure(const StepSize& size, int64_t steps = 2);
+
+  /// Counts the operators of one step. Call it only before the first record().
+  /// Throws: c10::ValueError if the model does not accept such a batch
+  inspect::OpReport count(const StepSize& size);
 
   /// Runs one sample of this length through the model without an autograd graph, to check whether the model accepts it.
   /// Throws: exceptions from the model

@@ -4,7 +4,10 @@
 #include "bellows/core/error.h"
 #include "bellows/core/stats.h"
 #include "bellows/plan/link_bandwidth.h"
+#include "bellows/plan/machine_cost.h"
+#include "bellows/plan/simulator/cluster_measurement.h"
 #include "bellows/system/file.h"
+#include "bellows/train/data/data_assembly.h"
 #include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/resolved_job.h"
 #include "cli/options.h"
@@ -97,7 +100,42 @@ void print_fitting(const train::FittingRecipe& fitting, const train::MemoryPlan&
                         words_on_state(fitting.recipe, plan.recipe), fitting.recipe.to_yaml()));
 }
 
-PlanReport report_on(const PlanArguments& arguments, train::MemoryPlan plan) {
+/// Throws: UsageError if the options do not fit together, or the list has an error
+std::optional<train::PriceList> prices_of(const PlanArguments& arguments) {
+  if (arguments.prices.empty() && arguments.epoch_samples > 0)
+    throw UsageError("plan: --epoch-samples is only used with --prices. Pass --prices, too.");
+  if (arguments.prices.empty()) return {};
+  if (arguments.device_map)
+    throw UsageError("plan: --prices compares training steps, but --device-map plans inference. Pass one of them.");
+  try {
+    return train::read_price_list(arguments.prices);
+  } catch (const c10::Error& error) {
+    throw UsageError(user_message(error));
+  }
+}
+
+/// Samples of an epoch; 0 if the recipe has no data.
+int64_t epoch_samples_of(const PlanArguments& arguments, const Recipe& recipe) {
+  if (arguments.epoch_samples > 0) return arguments.epoch_samples;
+  return recipe.data.empty() ? 0 : train::train_part(train::resolve(recipe)).size();
+}
+
+void compare_machines(const train::PriceList& prices, const PlanArguments& arguments, PlanReport& report) {
+  const train::MemoryPlan& plan = report.plan;
+  report.epoch_samples = epoch_samples_of(arguments, plan.recipe);
+  report.machines =
+      train::compare_machines(prices, {.work = train::count_work(plan.recipe, plan.size),
+                                       .seconds = report.situation.step_seconds,
+                                       .here = train::node_rates(train::measure_cluster(), plan.recipe.precision),
+                                       .precision = plan.recipe.precision,
+                                       .peak_bytes = plan.peak_bytes(),
+                                       .samples = plan.size.batch,
+                                       .epoch_samples = report.epoch_samples,
+                                       .epochs = plan.recipe.epochs});
+}
+
+PlanReport report_on(const PlanArguments& arguments, train::MemoryPlan plan,
+                     const std::optional<train::PriceList>& prices) {
   PlanReport report{.plan = std::move(plan)};
   train::rehearse_bf16(report.plan);
   report.situation = train::situation_of(report.plan);
@@ -112,6 +150,7 @@ PlanReport report_on(const PlanArguments& arguments, train::MemoryPlan plan) {
   report.decision = train::decide(report.plan, report.situation);
   if (arguments.ranks > 1 && report.plan.recipe.mesh.empty())
     report.strategy = train::choose_strategy(report.plan, report.situation, arguments.ranks, link);
+  if (prices) compare_machines(*prices, arguments, report);
   return report;
 }
 
@@ -133,6 +172,7 @@ int run_plan(const PlanArguments& arguments) {
   if (arguments.fit > 0 && arguments.json == "-")
     throw UsageError("plan: with --fit, standard output is the recipe. Pass a file to --json.");
   check_link(arguments);
+  const std::optional<train::PriceList> prices = prices_of(arguments);
   const Recipe recipe = planned_recipe(arguments);
   const int64_t length = length_of(arguments, recipe);
   if (arguments.device_map) return run_device_map(arguments, recipe, length);
@@ -141,7 +181,7 @@ int run_plan(const PlanArguments& arguments) {
   for (const std::string& file : {arguments.json, arguments.html, arguments.trace}) check_output_file(file);
   train::MemoryPlan plan = train::plan_memory(recipe, {recipe.batch_size, length}, arguments.ranks);
   if (arguments.fit == 0) {
-    const PlanReport report = report_on(arguments, std::move(plan));
+    const PlanReport report = report_on(arguments, std::move(plan), prices);
     if (arguments.json != "-") Terminal().print(plan_text(report));
     write_plan_files(arguments, report);
     return exit_done;
@@ -150,7 +190,7 @@ int run_plan(const PlanArguments& arguments) {
   const train::FittingRecipe fitting = fitting_recipe(plan, bytes);
   print_fitting(fitting, plan, bytes);
   if (!arguments.json.empty() || !arguments.html.empty() || !arguments.trace.empty())
-    write_plan_files(arguments, report_on(arguments, fitting.plan));
+    write_plan_files(arguments, report_on(arguments, fitting.plan, prices));
   return exit_done;
 }
 

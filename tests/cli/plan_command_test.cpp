@@ -121,6 +121,47 @@ TEST(PlanCommand, ComparesStrategiesForSeveralRanks) {
   EXPECT_TRUE(no_strategy["rows"][0]["exchange_seconds"].is_null());
 }
 
+TEST(PlanCommand, ComparesTheCostOnOtherMachines) {
+  const Scratch folder;
+  std::ofstream(folder / "prices.yaml")
+      << "currency: EUR\nmachines:\n"
+         "  - {name: small, price_per_hour: 1, memory_bytes: 1000, memory_bytes_per_second: 1e9, flops: {fp32: 1e9}}\n"
+         "  - {name: without fp32, price_per_hour: 1, memory_bytes: 1e12, memory_bytes_per_second: 1e12, flops: {bf16: "
+         "1e15}}\n"
+         "  - {name: large, price_per_hour: 2, memory_bytes: 1e12, memory_bytes_per_second: 1e12, flops: {fp32: "
+         "1e12}}\n";
+  const Outcome outcome = run_bellows({"plan", "--model", "digits_resnet", "--batch", "32", "--step-ms", "50",
+                                       "--prices", folder / "prices.yaml", "--epoch-samples", "1000", "--set",
+                                       "epochs=3", "--json", folder / "p.json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("cost in EUR"), HasSubstr("Cheapest machine: large."),
+                                 HasSubstr("of its measured roofline")));
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 80u) << line;
+  const auto machines = nlohmann::json::parse(whole_file(folder / "p.json"))["machines"];
+  EXPECT_EQ(machines["cheapest"], "large");
+  EXPECT_FALSE(machines["rows"][0]["fits"].get<bool>());
+  EXPECT_TRUE(machines["rows"][1]["step_seconds"].is_null());
+  const auto large = machines["rows"][2];
+  const double seconds = large["step_seconds"].get<double>();
+  EXPECT_NEAR(seconds * machines["roofline_share"].get<double>(), large["best_step_seconds"].get<double>(), 1e-12);
+  EXPECT_NEAR(large["cost_per_sample"].get<double>(), seconds * 2 / 3600 / 32, 1e-15);
+  EXPECT_NEAR(large["cost_to_target"].get<double>(), 3000 * large["cost_per_sample"].get<double>(), 1e-12);
+}
+
+TEST(PlanCommand, BadPricesAreUsageErrors) {
+  const Scratch folder;
+  std::ofstream(folder / "empty.yaml") << "currency: EUR\nmachines: []\n";
+  std::ofstream(folder / "nameless.yaml") << "machines:\n  - price_per_hour: 1\n    memory_bytes: 1\n"
+                                             "    memory_bytes_per_second: 1\n    flops: {fp32: 1}\n";
+  expect_plan_failure({"--prices", folder / "empty.yaml"}, 2, "the list has no machine");
+  expect_plan_failure({"--prices", folder / "nameless.yaml"}, 2, "a price needs the name of its machine");
+  expect_plan_failure({"--prices", folder / "missing.yaml"}, 2, "missing.yaml");
+  expect_plan_failure({"--epoch-samples", "9"}, 2, "--epoch-samples is only used with --prices. Pass --prices, too.");
+  expect_plan_failure({"--model", "gpt2", "--device-map", "--prices", folder / "empty.yaml"}, 2,
+                      "--device-map plans inference");
+}
+
 TEST(PlanCommand, MeasuresTheLinkBetweenRanks) {
   const Outcome measured =
       run_bellows({"plan", "--model", "mlp", "--batch", "8", "--ranks", "2", "--measure-link", "--json"});
