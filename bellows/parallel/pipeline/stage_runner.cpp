@@ -19,7 +19,8 @@ namespace bellows::parallel {
 namespace {
 
 void call_stage(const StageCall* by, const std::function<void()>& body) {
-  by&&* by ? (*by)(body) : body();
+  if (by && *by) return (*by)(body);
+  body();
 }
 
 }  // namespace
