@@ -15,9 +15,9 @@ namespace bellows::parallel {
 class WeightsSource {
  public:
   /// Opens the file, and compares its header on all ranks. Collective.
-  /// Throws: c10::ValueError if a parameter or buffer of the model is missing in the file or has another shape (the
-  ///         message lists them, and suggests names), if the ranks' files differ, or if this rank cannot open the file.
-  ///         c10::Error if another rank cannot open it
+  /// Throws: c10::ValueError if a parameter or buffer of the model is missing in the file or has another shape; the
+  ///         message lists them, and suggests names. c10::ValueError if the ranks' files differ, or if this rank cannot
+  ///         open the file. c10::Error if another rank cannot open it
   WeightsSource(const std::string& path, const Model& model, const comm::Group& ranks);
   ~WeightsSource();
 
