@@ -48,11 +48,11 @@ void check_same_shard_options(const ShardOptions& options, const comm::Group& gr
   std::string problem = describe_differing_options("zero_optimizer", lines_of(options), group);
   if (options.replicas) {
     const std::string across = describe_differing_options("zero_optimizer", lines_of(options), *options.replicas);
-    if (problem.empty()) problem = across;
     // The other groups must not wait for ranks that throw.
     for (std::string& other : comm::all_gather_strings(problem, *options.replicas)) {
       if (problem.empty()) problem = std::move(other);
     }
+    if (problem.empty()) problem = across;
   }
   TORCH_CHECK_VALUE(problem.empty(), problem);
 }
