@@ -44,10 +44,10 @@ inline void run_processes(int count, const std::function<void(const comm::World&
                                 : c10::str("BELLOWS_STORE=file://", folder, "/store");
   std::vector<std::future<comm::testing::Alone>> ranks;
   for (int rank = 0; rank < count; ++rank) {
-    const std::string command =
-        c10::str("env -u BELLOWS_TOKEN -u GTEST_OUTPUT OMP_NUM_THREADS=1 WORLD_SIZE=", count, " RANK=", rank, " ",
-                 store, " BELLOWS_TEST_FOLDER=", folder, " timeout -k 1 ", options.timeout_s, " ", self,
-                 " --gtest_filter=", test.test_suite_name(), ".", test.name(), " 2>&1");
+    const std::string command = c10::str("env -u BELLOWS_TOKEN -u GTEST_OUTPUT OMP_NUM_THREADS=1 WORLD_SIZE=", count,
+                                         " LOCAL_WORLD_SIZE=", count, " RANK=", rank, " LOCAL_RANK=", rank, " ", store,
+                                         " BELLOWS_TEST_FOLDER=", folder, " timeout -k 1 ", options.timeout_s, " ",
+                                         self, " --gtest_filter=", test.test_suite_name(), ".", test.name(), " 2>&1");
     ranks.push_back(std::async(std::launch::async, comm::testing::run_shell, command));
   }
   for (int rank = 0; rank < count; ++rank) {
