@@ -37,7 +37,8 @@ struct TensorOptions {
 ///
 /// Parameters of the model are this rank's slices, which are ordinary tensors. Optimizers that compute each element on
 /// its own, such as SGD and AdamW, work unchanged. clip_grad_norm_() and GradScaler use the gradients of all ranks. For
-/// data parallelism, create DistributedDataParallel with model() and the group of the data axis.
+/// data parallelism, create DistributedDataParallel with model() and the group of the data axis, or call
+/// zero_optimizer() with them.
 ///
 /// Numerics: results do not depend on the number of ranks, except for rounding. In fp64, loss, gradients and weights of
 ///           20 steps match one process to 1e-9, with dropout, gradient accumulation and clipping

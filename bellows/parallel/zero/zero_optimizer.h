@@ -277,11 +277,12 @@ class ShardedOptimizer final : public torch::optim::Optimizer,
 /// Params: optimizer – an elementwise optimizer: any optimizer of bellows::optim, including one with master weights or
 ///                     low-bit state, or any optimizer of torch::optim except LBFGS. Optimizers that need norms or
 ///                     means of complete parameters (LARS, LAMB, Adafactor) and stochastic_rounding are not supported
-///         model – the model that owns the parameters. It may contain other parameters, too
+///         model – the model that owns the parameters. It may contain other parameters, too. If TensorParallel has
+///                 divided its layers, `group` contains the ranks with the same slices; keep that object
 /// Throws: c10::ValueError, before anything changes, if the ranks' parameters, options or versions of Bellows or libtorch
 ///         differ (the message names the rank and the difference). Paths may differ. It is also thrown if an option is
 ///         out of range, or if a pattern in `units` matches no module (the message suggests one). It is also thrown if the
-///         parameters belong to another model or to amp::MasterWeights, and if the optimizer is not supported: LBFGS,
+///         parameters belong to another model, to amp::MasterWeights or, in stages 2 and 3, to a Pipeline, and if the optimizer is not supported: LBFGS,
 ///         Adafactor, lr_tensor, stochastic_rounding, or low-bit state of a parameter that is not row-major. With
 ///         `offload_state` = file, it is also thrown for optimizers without state and for user-defined classes.
 ///         c10::Error on every rank if the folder of one rank does not exist or its disk has too little space.
