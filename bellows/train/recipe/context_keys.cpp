@@ -18,8 +18,7 @@ std::string context_conflict(const Recipe& recipe) {
       return "the axis " + axis.name + " divides the model, and context parallelism works only with complete models";
   }
   if (const std::string shared = shared_operators_conflict(recipe); !shared.empty()) return shared;
-  if (recipe.compile != "none")
-    return "compile = " + recipe.compile + " records operators, but context parallelism replaces them while they run";
+
   if (recipe.quantize != "none") return "quantize = " + recipe.quantize + " observes ranges on complete sequences";
   if (!recipe.teacher.empty()) return "teacher = " + recipe.teacher + " is a second model, which is not divided";
   return "";

@@ -25,7 +25,8 @@ std::string pipeline_conflict(const Recipe& recipe) {
            "them once per step";
   if (axis_size(parse_mesh(recipe.mesh), "shard") > 1)
     return "the axis shard divides the state of ZeRO, and pipelines divide it among the ranks of the axis data";
-  if (recipe.compile != "none") return "compile = " + recipe.compile + " records steps of the complete model";
+  if (recipe.memory_budget != 1)
+    return "memory_budget plans complete steps, but the compiled parts are those of stages";
   if (recipe.precision != "fp32" && (recipe.amp_level == "O2" || recipe.amp_level == "O3"))
     return "amp_level = " + recipe.amp_level + " converts the weights of the complete model";
   if (recipe.optimizer_state == "int8" || recipe.optimizer_state == "int4")

@@ -186,6 +186,7 @@ TEST(PipelineRanks, RecipesAreReadAndChecked) {
   const auto message = [](const std::string& text) { return error_of([&] { Recipe::parse(text); }); };
   const auto with_mesh = [&](const std::string& text) { return message("mesh: {pipeline: 2}\n" + text); };
   EXPECT_EQ(with_mesh("recompute: blocks\nprecision: fp16\nmax_grad_norm: 1\npipeline_schedule: own/table.txt"), "");
+  EXPECT_EQ(with_mesh("compile: step\npipeline_schedule: zero_bubble"), "");
   EXPECT_THAT(message("micro_batches: 2"), HasSubstr("micro_batches works only with an axis pipeline in mesh"));
   EXPECT_THAT(message("pipeline_schedule: gpipe"), HasSubstr("pipeline_schedule works only with an axis pipeline"));
   EXPECT_THAT(message("mesh: {pipeline: 1}"),
@@ -205,11 +206,11 @@ TEST(PipelineRanks, RecipesAreReadAndChecked) {
   EXPECT_THAT(message("mesh: {shard: 2, pipeline: 2}"), HasSubstr("the axis shard belongs to ZeRO"));
   EXPECT_THAT(message("mesh: {context: 2, pipeline: 2}"), HasSubstr("the axis pipeline divides the model"));
   for (const char* refused :
-       {"data_parallel: dp", "compile: step", "optimizer_state: int8", "optimizer_in_backward: true",
-        "gradient_accumulation_dtype: fp32", "gradient_compression: bf16", "reproducible_ranks: 2",
-        "sync_batch_norm: true", "teacher: digits_resnet", "quantize: int8", "fast_random: true",
-        "batch_size_start: 8\ngrowth_epochs: 1", "activation_dtype: int8", "offload_folder: /tmp", "sample_stats: true",
-        "recompute: blocks\nactivation_memory_budget: 0.5", "precision: bf16\namp_level: O2"}) {
+       {"data_parallel: dp", "compile: step\nmemory_budget: 0.5", "optimizer_state: int8",
+        "optimizer_in_backward: true", "gradient_accumulation_dtype: fp32", "gradient_compression: bf16",
+        "reproducible_ranks: 2", "sync_batch_norm: true", "teacher: digits_resnet", "quantize: int8",
+        "fast_random: true", "batch_size_start: 8\ngrowth_epochs: 1", "activation_dtype: int8", "offload_folder: /tmp",
+        "sample_stats: true", "recompute: blocks\nactivation_memory_budget: 0.5", "precision: bf16\namp_level: O2"}) {
     const std::string text = refused;
     const std::string last = text.substr(text.rfind('\n') + 1);
     EXPECT_THAT(with_mesh(text), HasSubstr("uses pipeline parallelism, but ")) << last;
