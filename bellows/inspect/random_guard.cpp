@@ -12,8 +12,11 @@ namespace bellows::inspect {
 
 namespace {
 
+/// libtorch starts with a random seed. It is read before main(), so that a later seed is recognized.
+const uint64_t initial_seed = at::globalContext().defaultGenerator(c10::kCPU).current_seed();
+
 bool anybody_seeded() {
-  return seeded() || at::globalContext().defaultGenerator(c10::kCPU).current_seed() != c10::default_rng_seed_val;
+  return seeded() || at::globalContext().defaultGenerator(c10::kCPU).current_seed() != initial_seed;
 }
 
 /// False if the operator draws nothing with these arguments, or draws from a generator that the caller created and

@@ -8,9 +8,9 @@ namespace bellows::inspect {
 /// operator's name and call site.
 ///
 /// A seed has been set if bellows::seed_everything() was called. A seed also counts as set if the seed of the default
-/// CPU generator differs from libtorch's initial seed, for example after torch::manual_seed(). The guard ignores
-/// operators that get their own generator. It also ignores operators that draw no random numbers with the given
-/// arguments: dropout in evaluation mode or with probability 0, and attention without dropout.
+/// CPU generator differs from the random seed with which libtorch started, for example after torch::manual_seed(). The
+/// guard ignores operators that get their own generator. It also ignores operators that draw no random numbers with the
+/// given arguments: dropout in evaluation mode or with probability 0, and attention without dropout.
 /// Threads: observes the thread that creates the guard, and autograd's workers for that thread. Create and destroy the
 ///          guard on the same thread
 class RandomGuard {
