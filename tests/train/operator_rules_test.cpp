@@ -46,13 +46,11 @@ TORCH_MODULE(PutNet);
 TEST(OperatorRules, DeterministicOperatorsKeepTheirResults) {
   const Recipe plain = digits_recipe();
   EXPECT_EQ(losses_of(with(plain, {"deterministic=true", "require_seed=true"})), losses_of(plain));
-  const Recipe compiled = with(plain, {"compile=step"});
-  EXPECT_EQ(losses_of(with(compiled, {"deterministic=true", "require_seed=true"}), 8), losses_of(compiled, 8));
 }
 
 TEST(OperatorRules, OperatorWithoutADeterministicKernelIsRefused) {
   for (const char* compile : {"compile=none", "compile=step"}) {
-    const Recipe plain = with(digits_recipe(), {compile});
+    const Recipe plain = with(digits_recipe(), {compile, "model=mlp"});
     EXPECT_NO_THROW(TrainLoop(job_with_put(plain)).step());
     TrainLoop loop(job_with_put(with(plain, {"deterministic=true"})));
     const std::string error = error_of([&] { loop.step(); });
@@ -98,8 +96,8 @@ TEST(OperatorRules, RandomNumbersBeforeASeedAreRefused) {
         with_operator_rules(Recipe{}, [] { at::rand({3}); });
         seed_everything(1);
         with_operator_rules(recipe, [] { at::rand({3}); });
-        std::_Exit(error.find("expected a seed before the first random operator, but aten::rand") != error.npos ? 0
-                                                                                                                : 1);
+        const bool refused = error.find("expected a seed before the first random operator, but aten::") != error.npos;
+        std::_Exit(refused ? 0 : 1);
       },
       testing::ExitedWithCode(0), "");
 }
