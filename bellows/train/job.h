@@ -50,6 +50,10 @@ struct Job {
   std::function<Replica()> make_replica{};
   /// The same loss as `loss`, for the last stage of a pipeline. Only the mesh axis `pipeline` needs it.
   OutputLoss output_loss{};
+  /// Another job with the same model, which takes one step before each step of this job, on its own batches and with its
+  /// own loss and optimizers. Each of the two jobs trains only the parameters of its own optimizers, such as the weights
+  /// and the architecture in DARTS. Its `eval`, `ranks` and the recipe's keys of runs and output are not used.
+  std::shared_ptr<Job> alternate{};
 };
 
 /// Creates a job from a recipe:

@@ -42,6 +42,7 @@ run resume 'bit-identical' ../04_resume/resume
 run data "1438 of 1438 samples, each exactly once" ../06_data/data_example
 run tensorboard '[1-9] x eval_accuracy' ../05_tensorboard/tensorboard
 grep -qE '1 x first digit, [0-9]+ x samples' tensorboard.out || complain "tensorboard: expected events of its own"
+run darts 'node 0 to 2: (none|skip|convolution)' ../09_darts/darts
 run stock "$accurate" ../stock_mnist/plain
 run stock_bellows "$accurate" ../stock_mnist/bellows_mnist
 

@@ -71,6 +71,7 @@ NamedTensors below(const NamedTensors& tensors, const std::string& prefix) {
 
 constexpr const char* averaged_prefix = "average.module.";
 constexpr const char* metrics_prefix = "train_metrics.";
+constexpr const char* alternate_prefix = "alternate.";
 
 std::string optimizer_prefix(size_t index) {
   return index == 0 ? "" : std::to_string(index) + "/";
@@ -80,6 +81,8 @@ std::string optimizer_prefix(size_t index) {
 
 TrainLoop::TrainLoop(Job job)
     : job_(std::move(job)),
+      alternate_(make_alternate(job_)),
+      frozen_(std::in_place, alternate_parameters()),
       ranks_(job_),
       device_(parse_device(job_.recipe.device)),
       reproducible_(job_, ranks_),
@@ -105,6 +108,26 @@ TrainLoop::TrainLoop(Job job)
   }
   take_gradients();
   if (!job_.model.training()) job_.model.train();  // does not change modules that the caller froze
+  frozen_.reset();
+}
+
+std::unique_ptr<TrainLoop> TrainLoop::make_alternate(const Job& job) {
+  if (!job.alternate) return nullptr;
+  check_alternate(job);
+  Job other = *job.alternate;
+  other.ranks = job.ranks;
+  const FrozenParameters frozen(parameters_of(job.optimizers));
+  return std::make_unique<TrainLoop>(std::move(other));
+}
+
+std::vector<at::Tensor> TrainLoop::alternate_parameters() const {
+  return alternate_ ? parameters_of(alternate_->job_.optimizers) : std::vector<at::Tensor>();
+}
+
+void TrainLoop::step_alternate() {
+  if (!alternate_) return;
+  const FrozenParameters frozen(parameters_of(job_.optimizers));
+  alternate_->run_steps(1);
 }
 
 /// Sets up how gradients are handled when they are computed.
@@ -131,6 +154,8 @@ bool TrainLoop::step(bool stop) {
   if (!first) return false;
   rates_.set(step_, first->epoch());
   between_steps_ = false;
+  step_alternate();
+  const FrozenParameters frozen(alternate_parameters());
   PhaseClock deferred;
   with_operator_rules(job_.recipe, [&] {
     compiled_.step([&] {
@@ -422,6 +447,7 @@ void TrainLoop::put_back_buffers(const at::Tensor& loss) {
 }
 
 std::vector<double> TrainLoop::take_losses() {
+  if (alternate_) alternate_->take_losses();  // throws if one of them is NaN
   if (losses_.empty()) return {};
   const at::Tensor values = at::stack(losses_).to(at::kCPU, at::kDouble);
   const int64_t first = step_ - static_cast<int64_t>(losses_.size());
@@ -459,24 +485,32 @@ Evaluation TrainLoop::evaluate() {
   return result;
 }
 
+std::vector<std::shared_ptr<torch::optim::Optimizer>> TrainLoop::all_optimizers() const {
+  auto result = job_.optimizers;
+  if (alternate_) result.insert(result.end(), alternate_->job_.optimizers.begin(), alternate_->job_.optimizers.end());
+  return result;
+}
+
 NamedTensors TrainLoop::optimizer_state() const {
   NamedTensors result;
-  for (const auto i : c10::irange(job_.optimizers.size())) {
-    for (const auto& [name, value] : optim::state_dict(*job_.optimizers[i]))
+  const auto optimizers = all_optimizers();
+  for (const auto i : c10::irange(optimizers.size())) {
+    for (const auto& [name, value] : optim::state_dict(*optimizers[i]))
       result.emplace_back(optimizer_prefix(i) + name, value);
   }
   return result;
 }
 
 void TrainLoop::restore_optimizers(const NamedTensors& state, bool own_options, bool own_part) {
-  for (const auto i : c10::irange(job_.optimizers.size())) {
+  const auto optimizers = all_optimizers();
+  for (const auto i : c10::irange(optimizers.size())) {
     NamedTensors own = below(state, optimizer_prefix(i));
     if (i == 0) std::erase_if(own, [](const auto& item) { return item.first.find('/') != std::string::npos; });
     std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;
-    for (const auto& group : job_.optimizers[i]->param_groups()) options.push_back(group.options().clone());
-    own_part ? Ranks::load_own_state(*job_.optimizers[i], own) : ranks_.load_complete_state(*job_.optimizers[i], own);
+    for (const auto& group : optimizers[i]->param_groups()) options.push_back(group.options().clone());
+    own_part ? Ranks::load_own_state(*optimizers[i], own) : ranks_.load_complete_state(*optimizers[i], own);
     for (const auto g : c10::irange(own_options ? options.size() : 0)) {
-      job_.optimizers[i]->param_groups()[g].set_options(std::move(options[g]));
+      optimizers[i]->param_groups()[g].set_options(std::move(options[g]));
     }
   }
 }
@@ -493,7 +527,51 @@ NamedTensors TrainLoop::extra_state(const comm::Group* ranks) const {
   append("exchange.", ranks_.state());
   append(quantized_training_prefix, quantized_.state());
   if (sample_stats_) append("sample_stats.", sample_stats_->state());
+  append(alternate_prefix, alternate_ ? alternate_->alternate_state() : NamedTensors());
   return extra;
+}
+
+/// The progress of a loop whose model and optimizers are saved by another loop.
+NamedTensors TrainLoop::alternate_state() const {
+  const auto number = [](int64_t value) { return at::scalar_tensor(value, at::kLong); };
+  NamedTensors state = {{"samples", number(samples_)},
+                        {"skipped", number(skipped_samples())},
+                        {"step", number(step_)},
+                        {"epoch", number(epoch_)},
+                        {"batch", number(batch_)}};
+  for (const auto& [name, value] : update_.state()) state.emplace_back(name, value);
+  for (const auto& [name, value] : rates_.state()) state.emplace_back("rates." + name, value);
+  for (const auto& [name, value] : ranks_.state()) state.emplace_back("exchange." + name, value);
+  return state;
+}
+
+/// Restores the exchange of this loop and the progress of the alternate one. Each exchange has the buckets of the parameters
+/// that its loop trains.
+void TrainLoop::restore_exchange(const NamedTensors& extra, bool own_options) {
+  if (!own_options) {
+    const FrozenParameters frozen(alternate_parameters());
+    ranks_.restore(below(extra, "exchange."));
+  }
+  if (!alternate_) return;
+  const FrozenParameters frozen(parameters_of(job_.optimizers));
+  alternate_->restore_alternate(below(extra, alternate_prefix), own_options);
+}
+
+void TrainLoop::restore_alternate(const NamedTensors& state, bool own_options) {
+  for (const auto& [name, value] : state) {
+    if (name == "samples") samples_ = value.item<int64_t>();
+    if (name == "skipped") skipped_ = value.item<int64_t>();
+    if (name == "step") step_ = value.item<int64_t>();
+    if (name == "epoch") epoch_ = value.item<int64_t>();
+    if (name == "batch") batch_ = value.item<int64_t>();
+  }
+  if (!own_options || !below(state, "scaler.").empty()) update_.restore(state);
+  rates_.restore(below(state, "rates."));
+  if (!own_options) ranks_.restore(below(state, "exchange."));
+  if (own_options) rates_.forget();
+  started_ = false;
+  losses_.clear();
+  last_loss_ = at::Tensor();
 }
 
 checkpoint::State TrainLoop::own_state() const {
@@ -506,8 +584,9 @@ checkpoint::State TrainLoop::own_state() const {
                           .recipe = job_.recipe.to_yaml()};
   for (const auto& [name, value] : average_ ? average_->state_dict() : NamedTensors())
     state.extra.emplace_back("average." + name, value);
-  for (const auto i : c10::irange(job_.optimizers.size())) {
-    for (const auto& [name, value] : Ranks::own_state(*job_.optimizers[i]))
+  const auto optimizers = all_optimizers();
+  for (const auto i : c10::irange(optimizers.size())) {
+    for (const auto& [name, value] : Ranks::own_state(*optimizers[i]))
       state.optimizer.emplace_back(optimizer_prefix(i) + name, value);
   }
   return state;
@@ -557,8 +636,9 @@ checkpoint::ShardedState TrainLoop::sharded_state() const {
                                  .batch = batch_ / reproducible_.batches_per_batch(),
                                  .recipe = job_.recipe.to_yaml()};
   for (checkpoint::Part& part : average_parts()) state.extra.push_back(std::move(part));
-  for (const auto i : c10::irange(job_.optimizers.size())) {
-    for (checkpoint::Part& part : ranks_.parts_of(*job_.optimizers[i])) {
+  const auto optimizers = all_optimizers();
+  for (const auto i : c10::irange(optimizers.size())) {
+    for (checkpoint::Part& part : ranks_.parts_of(*optimizers[i])) {
       part.name = optimizer_prefix(i) + part.name;
       state.optimizer.push_back(std::move(part));
     }
@@ -597,7 +677,7 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options, bool o
   if (sample_stats_ && !(own_options && sample_stats.empty())) sample_stats_->load_state(sample_stats);
   const NamedTensors quantized = below(state.extra, quantized_training_prefix);
   if (!own_options || !quantized.empty()) quantized_.restore(quantized);
-  if (!own_options) ranks_.restore(below(state.extra, "exchange."));
+  restore_exchange(state.extra, own_options);
   if (own_options || own_part) rates_.forget();  // parts of one step can have the rates of different steps
   if (average_ && !own_part && (!own_options || has_average)) restore_average(state.extra);
   step_ = state.step;

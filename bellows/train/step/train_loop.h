@@ -13,6 +13,7 @@
 #include "bellows/optim/averaging.h"
 #include "bellows/optim/gradient_accumulator.h"
 #include "bellows/optim/step_in_backward.h"
+#include "bellows/train/alternation.h"
 #include "bellows/train/job.h"
 #include "bellows/train/step/activations.h"
 #include "bellows/train/step/compiled_parts.h"
@@ -144,6 +145,8 @@ class TrainLoop {
   Job take_job();
 
   const Job& job() const { return job_; }
+  /// Returns the loop of `Job::alternate`, or null.
+  const TrainLoop* alternate() const { return alternate_.get(); }
   /// Returns the difficulty statistics of each sample, or null if sample_stats is off.
   data::SampleStats* sample_stats() { return sample_stats_ ? &*sample_stats_ : nullptr; }
   /// Returns the moving average of the weights, or null if ema_decay is 0.
@@ -175,9 +178,18 @@ class TrainLoop {
   NamedTensors optimizer_state() const;
   NamedTensors extra_state(const comm::Group* ranks) const;
   void restore_optimizers(const NamedTensors& state, bool own_options, bool own_part);
+  static std::unique_ptr<TrainLoop> make_alternate(const Job& job);
+  std::vector<std::shared_ptr<torch::optim::Optimizer>> all_optimizers() const;
+  std::vector<at::Tensor> alternate_parameters() const;
+  void step_alternate();
+  NamedTensors alternate_state() const;
+  void restore_exchange(const NamedTensors& extra, bool own_options);
+  void restore_alternate(const NamedTensors& state, bool own_options);
 
   Job job_;
-  Ranks ranks_;  ///< modifies the job
+  std::unique_ptr<TrainLoop> alternate_;    ///< of Job::alternate
+  std::optional<FrozenParameters> frozen_;  ///< those of the alternate loop, during the construction of this loop
+  Ranks ranks_;                             ///< modifies the job
   c10::Device device_;
   ReproducibleRanks reproducible_;  ///< modifies the job
   Replicas replicas_;               ///< modifies the job
