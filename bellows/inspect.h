@@ -7,6 +7,7 @@
 #include "bellows/inspect/memory.h"
 #include "bellows/inspect/module_map.h"
 #include "bellows/inspect/op_counter.h"
+#include "bellows/inspect/profile/profile.h"
 #include "bellows/inspect/random_guard.h"
 #include "bellows/inspect/sync.h"
 #include "bellows/inspect/tensor_recorder.h"

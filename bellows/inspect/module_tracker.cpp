@@ -14,6 +14,11 @@ constexpr size_t remembered_nodes = 1 << 20;
 
 }  // namespace
 
+bool names_phase(const tap::OpEvent& event) {
+  return event.kind == Kind::user_scope && !event.name.starts_with(module_scope_prefix) &&
+         !event.name.starts_with("autograd::") && event.name != "detach" && event.name != "detach_";
+}
+
 PlacePtr ModuleTracker::settled(int module) {
   if (settled_.size() <= static_cast<size_t>(module)) settled_.resize(module + 1);
   if (!settled_[module]) settled_[module] = std::make_shared<Place>(Place{module, module, true});

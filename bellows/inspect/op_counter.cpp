@@ -1,7 +1,5 @@
 #include "bellows/inspect/op_counter.h"
 
-#include <c10/core/StorageImpl.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -56,18 +54,6 @@ int levels(const std::string& path) {
 
 nlohmann::json to_object(const OpCount& count) {
   return {{"calls", count.calls}, {"flops", count.flops}, {"bytes", count.bytes}, {"host_us", count.host_us}};
-}
-
-/// Size that a kernel reads or writes. An expanded tensor has less memory than elements.
-int64_t touched_bytes(const at::Tensor& tensor) {
-  const int64_t bytes = tensor.numel() * static_cast<int64_t>(tensor.itemsize());
-  return tensor.has_storage() ? std::min<int64_t>(bytes, tensor.storage().nbytes()) : bytes;
-}
-
-int64_t touched_bytes(c10::ArrayRef<c10::IValue> values) {
-  int64_t bytes = 0;
-  for_each_tensor(values, [&](const at::Tensor& tensor) { bytes += touched_bytes(tensor); });
-  return bytes;
 }
 
 }  // namespace

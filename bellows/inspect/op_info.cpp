@@ -1,8 +1,10 @@
 #include "bellows/inspect/op_info.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/StorageImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -99,6 +101,17 @@ bool autocast_wraps(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs) {
   for_each_tensor(inputs, [&](const at::Tensor& tensor) { (tensor.is_cuda() ? cuda : cpu) = true; });
   return (cpu && info.autocast[0] && !c10::impl::tls_is_dispatch_key_excluded(DispatchKey::AutocastCPU)) ||
          (cuda && info.autocast[1] && !c10::impl::tls_is_dispatch_key_excluded(DispatchKey::AutocastCUDA));
+}
+
+int64_t touched_bytes(const at::Tensor& tensor) {
+  const int64_t bytes = tensor.numel() * static_cast<int64_t>(tensor.itemsize());
+  return tensor.has_storage() ? std::min<int64_t>(bytes, tensor.storage().nbytes()) : bytes;
+}
+
+int64_t touched_bytes(c10::ArrayRef<c10::IValue> values) {
+  int64_t bytes = 0;
+  for_each_tensor(values, [&](const at::Tensor& tensor) { bytes += touched_bytes(tensor); });
+  return bytes;
 }
 
 }  // namespace bellows::inspect

@@ -59,4 +59,9 @@ void for_each_tensor(c10::ArrayRef<c10::IValue> values, const Visit& visit) {
   for (const c10::IValue& value : values) for_each_tensor(value, visit);
 }
 
+/// Returns the number of bytes that a kernel reads or writes. An expanded tensor has less memory than elements.
+int64_t touched_bytes(const at::Tensor& tensor);
+/// Returns the sum over all tensors in the arguments.
+int64_t touched_bytes(c10::ArrayRef<c10::IValue> values);
+
 }  // namespace bellows::inspect

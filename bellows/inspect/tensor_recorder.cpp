@@ -140,12 +140,6 @@ class LifeWatcher final : public tap::Observer, public tap::AllocationListener, 
   }
 
  private:
-  /// Autograd opens a scope around each node, and modules have their own scopes; neither is a phase.
-  static bool names_phase(const tap::OpEvent& event) {
-    return event.kind == tap::OpEvent::Kind::user_scope && !event.name.starts_with(module_scope_prefix) &&
-           !event.name.starts_with("autograd::");
-  }
-
   static TensorKind kind_of(const FollowedBlock& block) {
     if (block.life.phase == "load") return TensorKind::input;
     if (block.of_weights) return TensorKind::weight_copy;

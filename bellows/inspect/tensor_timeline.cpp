@@ -239,19 +239,28 @@ std::string TensorTimeline::to_string(size_t largest) const {
   return text;
 }
 
+std::string TensorTimeline::html_sections() const {
+  const Moment moment = peak();
+  return c10::str(
+      "<section><h2>Memory by kind</h2><p>The horizontal axis shows the allocations and frees in the order ",
+      "of the step.</p>", key_of(*this, moment), area_chart(*this),
+      "</section>\n<section><h2>Lifetime of each tensor</h2><p>The largest tensors that the step "
+      "allocates, in the order of allocation.</p><div class=\"scroll\">",
+      life_chart(*this),
+      "</div></section>\n<section><h2>The peak</h2><p>The largest tensors at the peak, which the dashed "
+      "line above marks.</p>",
+      peak_table(*this, moment), "</section>\n");
+}
+
+std::string TensorTimeline::html_style() {
+  return timeline_style;
+}
+
 std::string TensorTimeline::to_html(const std::string& title) const {
   const Moment moment = peak();
   return c10::str(begin_page(title, timeline_style), "<h1>", escape_html(title), "</h1>\n<p>Peak ",
-                  size_text(moment.bytes), " after event ", moment.event, " of ", events,
-                  ". The horizontal axis shows the allocations and frees in the order of the "
-                  "step.</p>\n<section><h2>Memory by kind</h2>",
-                  key_of(*this, moment), area_chart(*this),
-                  "</section>\n<section><h2>Lifetime of each tensor</h2><p>The largest tensors that the step "
-                  "allocates, in the order of allocation.</p><div class=\"scroll\">",
-                  life_chart(*this),
-                  "</div></section>\n<section><h2>The peak</h2><p>The largest tensors at the peak, which the dashed "
-                  "line above marks.</p>",
-                  peak_table(*this, moment), "</section>\n</main></body></html>\n");
+                  size_text(moment.bytes), " after event ", moment.event, " of ", events, ".</p>\n", html_sections(),
+                  "</main></body></html>\n");
 }
 
 void TensorTimeline::draw(TraceWriter& writer, size_t largest) const {

@@ -74,6 +74,10 @@ struct TensorTimeline {
   /// Returns a self-contained HTML page with the bytes by kind during the step, the lifetimes of the largest tensors,
   /// and the peak.
   std::string to_html(const std::string& title) const;
+  /// Returns the sections of this page without its frame, for pages that show more than the timeline. They need
+  /// html_style().
+  std::string html_sections() const;
+  static std::string html_style();
   /// Writes the bytes by kind to a trace as graphs, and the lifetimes of the largest tensors as bars.
   void draw(TraceWriter& writer, size_t largest = 200) const;
 };

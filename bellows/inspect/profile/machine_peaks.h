@@ -1,0 +1,34 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <functional>
+
+namespace bellows::inspect {
+
+/// The highest rates that this machine reaches in simple measurements, with all threads of libtorch together.
+struct MachinePeaks {
+  double fp32_flops = 0;        ///< floating-point operations per second of a matmul in fp32
+  double bf16_flops = 0;        ///< the same in bf16; 0 if the processor is not faster in bf16
+  double bytes_per_second = 0;  ///< of an addition of arrays that are larger than the caches
+  double call_s = 0;            ///< seconds of an operator call whose work is negligible
+
+  /// Returns the peak for operators of this dtype. The peak of fp64 is half of that of fp32.
+  double flops(c10::ScalarType dtype) const;
+};
+
+/// Measures the peaks of the processor.
+/// Cost:    about one second and 400 MB
+/// Threads: call it while nothing else runs
+MachinePeaks measure_peaks();
+
+// Parts of measure_peaks().
+
+/// Returns the median seconds of 15 calls, after a warm-up.
+double median_call_seconds(const std::function<void()>& call);
+/// Returns the floating-point operations per second of a matmul of 1024 × 1024.
+double measure_matmul_flops(c10::ScalarType dtype);
+/// Returns the bytes per second that an addition of arrays of 128 MiB reads and writes.
+double measure_memory_bandwidth();
+
+}  // namespace bellows::inspect

@@ -1,0 +1,293 @@
+#include "bellows/inspect/profile/profile_log.h"
+
+#include <ATen/core/function_schema.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "bellows/system/call_site.h"
+
+namespace bellows::inspect {
+
+namespace {
+
+using Values = c10::ArrayRef<c10::IValue>;
+
+/// Sizes of matmuls, such as channels and features, at which kernels use all lanes of a register.
+constexpr int64_t even = 8;
+/// Convolutions of images read 1, 3 or 4 channels, which cannot be changed.
+constexpr int64_t image_channels = 4;
+
+std::string sizes_text(c10::IntArrayRef sizes) {
+  std::string text;
+  for (const int64_t size : sizes) text += (text.empty() ? "" : "×") + std::to_string(size);
+  return text;
+}
+
+c10::ScalarType dtype_of(Values inputs, Values outputs) {
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  const auto look = [&dtype](const at::Tensor& tensor) {
+    if (dtype == c10::ScalarType::Undefined && tensor.is_floating_point()) dtype = tensor.scalar_type();
+  };
+  for_each_tensor(inputs, look);
+  for_each_tensor(outputs, look);
+  return dtype;
+}
+
+at::Tensor tensor_at(Values values, size_t index) {
+  return index < values.size() && values[index].isTensor() ? values[index].toTensor() : at::Tensor();
+}
+
+bool is_convolution(const OpInfo& info) {
+  return info.flops && info.name.find("conv") != std::string::npos;
+}
+
+/// The filters of a convolution or of its backward pass.
+at::Tensor filters_of(const OpInfo& info, Values inputs) {
+  return tensor_at(inputs, info.name.ends_with("_backward") ? 2 : 1);
+}
+
+bool odd_filters(const at::Tensor& filters) {
+  return filters.defined() && filters.dim() > 2 &&
+         (filters.size(0) % even != 0 || (filters.size(1) % even != 0 && filters.size(1) > image_channels));
+}
+
+/// Returns the sizes of the operands, or "" if all sizes that matter are multiples of 8.
+std::string odd_sizes_of(const OpInfo& info, Values inputs) {
+  if (is_convolution(info)) {
+    const at::Tensor filters = filters_of(info, inputs);
+    return odd_filters(filters) ? sizes_text(filters.sizes()) : "";
+  }
+  std::string text;
+  bool odd = false;
+  for_each_tensor(inputs, [&](const at::Tensor& tensor) {
+    if (tensor.dim() < 2) return;
+    odd = odd || tensor.size(-1) % even != 0 || tensor.size(-2) % even != 0;
+    text += (text.empty() ? "" : " · ") + sizes_text(tensor.sizes());
+  });
+  return odd ? text : "";
+}
+
+bool is_image_layout(const at::Tensor& tensor) {
+  return (tensor.dim() == 4 && tensor.is_contiguous(at::MemoryFormat::ChannelsLast)) ||
+         (tensor.dim() == 5 && tensor.is_contiguous(at::MemoryFormat::ChannelsLast3d));
+}
+
+/// Whether the copy has the same elements in another order in memory.
+bool reorders(const at::Tensor& from, const at::Tensor& to) {
+  return from.defined() && to.defined() && from.sizes() == to.sizes() && from.numel() > 1 &&
+         from.scalar_type() == to.scalar_type() && from.device() == to.device() &&
+         from.is_non_overlapping_and_dense() && to.is_non_overlapping_and_dense() && from.strides() != to.strides() &&
+         !(from.is_contiguous() && to.is_contiguous()) && !(is_image_layout(from) && is_image_layout(to));
+}
+
+/// Whether batch statistics are computed: an argument of most of these operators.
+bool trains(const OpInfo& info, Values inputs) {
+  const auto& arguments = info.schema->arguments();
+  for (size_t i = 0; i < inputs.size() && i < arguments.size(); ++i) {
+    if (arguments[i].name() == "training" || arguments[i].name() == "train") return inputs[i].toBool();
+  }
+  return info.name == "aten::_batch_norm_with_update";
+}
+
+template <class Record>
+void add_call(Record& record, double seconds) {
+  record.calls += 1;
+  record.seconds += seconds;
+}
+
+template <class Record>
+void add_calls(Record& sum, const Record& record, double steps) {
+  sum.calls += record.calls / steps;
+  sum.seconds += record.seconds / steps;
+}
+
+template <class Record>
+Record mean_of(Record record, double steps) {
+  record.calls /= steps;
+  record.seconds /= steps;
+  return record;
+}
+
+}  // namespace
+
+void PhaseLog::before(const tap::OpEvent& event) {
+  if (!names_phase(event)) return;
+  MutexLock lock(mutex_);
+  if (depth_++ > 0) return;
+  const bool known = std::ranges::find(phases_, event.name, &StepPhase::name) != phases_.end();
+  if (!known) phases_.push_back({std::string(event.name), 0});
+}
+
+void PhaseLog::after(const tap::OpEvent& event) {
+  if (!names_phase(event)) return;
+  const double now = trace_now_us();
+  MutexLock lock(mutex_);
+  if (depth_ == 0 || --depth_ > 0) return;
+  const auto phase = std::ranges::find(phases_, event.name, &StepPhase::name);
+  if (phase != phases_.end()) phase->seconds += (now - event.start_us) / 1e6;
+}
+
+std::vector<StepPhase> PhaseLog::phases() const {
+  MutexLock lock(mutex_);
+  return phases_;
+}
+
+struct ProfileLog::Call {
+  const Frame& frame;
+  Values inputs, outputs;
+  double seconds;
+  bool recomputed;
+  const OpInfo& info() const { return *frame.info; }
+};
+
+void ProfileLog::before(const tap::OpEvent& event) {
+  MutexLock lock(mutex_);
+  const Frame& frame = tracker_.enter(event);
+  if (names_phase(event)) phases_.emplace_back(event.name);
+  if (!frame.base) return;
+  arguments_[event.thread_id].emplace_back(event.inputs.begin(), event.inputs.end());
+}
+
+void ProfileLog::after(const tap::OpEvent& event) {
+  const double now = trace_now_us();
+  MutexLock lock(mutex_);
+  const auto frame = tracker_.leave(event);
+  if (!frame) return;
+  if (names_phase(event) && !phases_.empty()) phases_.pop_back();
+  if (!frame->base) return;
+  const std::vector<c10::IValue> inputs = std::move(arguments_[event.thread_id].back());
+  arguments_[event.thread_id].pop_back();
+  // In backward, operators that autograd records are those of a forward pass that runs again.
+  const bool recomputed = frame->backward && event.sequence_number >= 0;
+  note({*frame, inputs, event.outputs, (now - event.start_us) / 1e6, recomputed});
+}
+
+void ProfileLog::note(const Call& call) {
+  const OpInfo& info = call.info();
+  const c10::ScalarType dtype = dtype_of(call.inputs, call.outputs);
+  ProfiledOp& op = ops_[{&info, phase(), call.frame.backward, dtype}];
+  const double flops =
+      info.flops && !call.outputs.empty() ? static_cast<double>(info.flops(call.inputs, call.outputs)) : 0;
+  add_call(op, call.seconds);
+  op.flops += flops;
+  if (!info.view && !info.uninitialized)
+    op.bytes += static_cast<double>(touched_bytes(call.inputs) + touched_bytes(call.outputs));
+  if (call.recomputed) {
+    add_call(recomputation_, call.seconds);
+    recomputation_.flops += flops;
+    if (!info.view) recomputation_.bytes += static_cast<double>(touched_bytes(call.outputs));
+  }
+  note_copy(call);
+  note_sizes(call);
+  note_convolution(call);
+  note_batch_norm(call);
+}
+
+void ProfileLog::note_copy(const Call& call) {
+  const OpInfo& info = call.info();
+  const bool in_place = info.name == "aten::copy_";
+  if (!in_place && info.name != "aten::clone" && info.name != "aten::_to_copy") return;
+  const at::Tensor from = tensor_at(call.inputs, in_place ? 1 : 0), to = tensor_at(call.outputs, 0);
+  if (!reorders(from, to)) return;
+  const std::string site = call_site();
+  ReorderingCopy& copy = copies_[{{&info, call.frame.place, sizes_text(from.sizes())}, site}];
+  copy.site = site;
+  copy.images = (is_image_layout(from) && to.is_contiguous()) || (from.is_contiguous() && is_image_layout(to));
+  copy.bytes += static_cast<double>(touched_bytes(from) + touched_bytes(to));
+  add_call(copy, call.seconds);
+}
+
+void ProfileLog::note_sizes(const Call& call) {
+  if (!call.info().flops || call.outputs.empty()) return;
+  std::string sizes = odd_sizes_of(call.info(), call.inputs);
+  if (sizes.empty()) return;
+  OddSizes& odd = odd_sizes_[{&call.info(), call.frame.place, std::move(sizes)}];
+  odd.flops += static_cast<double>(call.info().flops(call.inputs, call.outputs));
+  add_call(odd, call.seconds);
+}
+
+void ProfileLog::note_convolution(const Call& call) {
+  if (!is_convolution(call.info())) return;
+  const at::Tensor image = tensor_at(call.inputs, call.info().name.ends_with("_backward") ? 1 : 0);
+  if (!image.defined() || image.dim() != 4) return;
+  if (is_image_layout(image) && image.is_contiguous()) return;  // one channel: both layouts are the same
+  if (is_image_layout(image)) {
+    convolutions_.channels_last_calls += 1;
+  } else {
+    convolutions_.contiguous_calls += 1;
+    convolutions_.contiguous_seconds += call.seconds;
+  }
+}
+
+void ProfileLog::note_batch_norm(const Call& call) {
+  const OpInfo& info = call.info();
+  if (info.name.find("batch_norm") == std::string::npos || info.name.ends_with("_backward")) return;
+  const at::Tensor input = tensor_at(call.inputs, 0);
+  if (!input.defined() || input.dim() < 2 || !info.schema || !trains(info, call.inputs)) return;
+  batch_norms_[call.frame.place] = input.size(0);
+}
+
+void ProfileLog::add_to(StepProfile& profile, int64_t steps) const {
+  MutexLock lock(mutex_);
+  const auto count = static_cast<double>(steps);
+  for (auto [key, op] : ops_) {
+    const auto& [info, phase, backward, dtype] = key;
+    op.op = info->name, op.phase = phase, op.backward = backward, op.dtype = dtype;
+    op.flops /= count, op.bytes /= count;
+    profile.ops.push_back(mean_of(std::move(op), count));
+  }
+  std::ranges::stable_sort(profile.ops, std::greater<>(), &ProfiledOp::seconds);
+  profile.copies = merged_copies(count);
+  profile.odd_sizes = merged_sizes(count);
+  std::map<std::string, int64_t> samples;
+  for (const auto& [place, batch] : batch_norms_) samples[tracker_.map().path(place->module)] = batch;
+  for (const auto& [module, batch] : samples) profile.batch_norms.push_back({module, batch});
+  profile.convolutions = {.contiguous_calls = convolutions_.contiguous_calls / count,
+                          .contiguous_seconds = convolutions_.contiguous_seconds / count,
+                          .channels_last_calls = convolutions_.channels_last_calls / count};
+  profile.recomputation = mean_of(recomputation_, count);
+  profile.recomputation.flops /= count;
+  profile.recomputation.bytes /= count;
+}
+
+// The module of an operator without parameters is known only now, so several records can belong together.
+
+std::vector<ReorderingCopy> ProfileLog::merged_copies(double steps) const {
+  std::map<std::tuple<std::string, std::string, std::string, std::string>, ReorderingCopy> merged;
+  for (const auto& [key, copy] : copies_) {
+    const auto& [info, place, sizes] = key.first;
+    ReorderingCopy& sum = merged[{info->name, tracker_.map().path(place->module), sizes, copy.site}];
+    sum.images = copy.images;
+    sum.bytes += copy.bytes / steps;
+    add_calls(sum, copy, steps);
+  }
+  std::vector<ReorderingCopy> copies;
+  copies.reserve(merged.size());
+  for (auto& [key, copy] : merged) {
+    std::tie(copy.op, copy.module, copy.sizes, copy.site) = key;
+    copies.push_back(std::move(copy));
+  }
+  std::ranges::stable_sort(copies, std::greater<>(), &ReorderingCopy::bytes);
+  return copies;
+}
+
+std::vector<OddSizes> ProfileLog::merged_sizes(double steps) const {
+  std::map<std::tuple<std::string, std::string, std::string>, OddSizes> merged;
+  for (const auto& [key, odd] : odd_sizes_) {
+    const auto& [info, place, sizes] = key;
+    OddSizes& sum = merged[{info->name, tracker_.map().path(place->module), sizes}];
+    sum.flops += odd.flops / steps;
+    add_calls(sum, odd, steps);
+  }
+  std::vector<OddSizes> result;
+  result.reserve(merged.size());
+  for (auto& [key, odd] : merged) {
+    std::tie(odd.op, odd.module, odd.sizes) = key;
+    result.push_back(std::move(odd));
+  }
+  std::ranges::stable_sort(result, std::greater<>(), &OddSizes::flops);
+  return result;
+}
+
+}  // namespace bellows::inspect

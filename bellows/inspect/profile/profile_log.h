@@ -1,0 +1,74 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "bellows/core/mutex.h"
+#include "bellows/inspect/module_tracker.h"
+#include "bellows/inspect/profile/profile.h"
+
+namespace bellows::inspect {
+
+/// Measures the time of the phases of a step, and nothing else. Private to the component.
+class PhaseLog final : public tap::Observer {
+ public:
+  tap::ObserverNeeds needs() const override { return {.operators = false, .user_scopes = true, .times = true}; }
+  void before(const tap::OpEvent& event) override;
+  void after(const tap::OpEvent& event) override;
+  /// Returns the phases with their total seconds, in the order in which they began.
+  std::vector<StepPhase> phases() const;
+
+ private:
+  mutable Mutex mutex_;
+  int depth_ BELLOWS_GUARDED_BY(mutex_) = 0;
+  std::vector<StepPhase> phases_ BELLOWS_GUARDED_BY(mutex_);
+};
+
+/// Records each operator of a step: its work, its time and properties that make it slow. Private to the component.
+/// Threads: see tap::Observer
+class ProfileLog final : public tap::Observer {
+ public:
+  explicit ProfileLog(ModuleMap map) : tracker_(std::move(map)) {}
+
+  tap::ObserverNeeds needs() const override {
+    auto needs = ModuleTracker::needs();
+    needs.times = true;
+    return needs;
+  }
+  void before(const tap::OpEvent& event) override;
+  void after(const tap::OpEvent& event) override;
+  /// Adds the records to the profile, as means of `steps` steps.
+  void add_to(StepProfile& profile, int64_t steps) const;
+
+ private:
+  struct Call;  ///< the call of an operator that ends
+  using OpKey = std::tuple<const OpInfo*, std::string, bool, c10::ScalarType>;
+  using ShapeKey = std::tuple<const OpInfo*, PlacePtr, std::string>;
+
+  void note(const Call& call) BELLOWS_REQUIRES(mutex_);
+  void note_copy(const Call& call) BELLOWS_REQUIRES(mutex_);
+  void note_sizes(const Call& call) BELLOWS_REQUIRES(mutex_);
+  void note_convolution(const Call& call) BELLOWS_REQUIRES(mutex_);
+  void note_batch_norm(const Call& call) BELLOWS_REQUIRES(mutex_);
+  std::vector<ReorderingCopy> merged_copies(double steps) const BELLOWS_REQUIRES(mutex_);
+  std::vector<OddSizes> merged_sizes(double steps) const BELLOWS_REQUIRES(mutex_);
+  std::string phase() const BELLOWS_REQUIRES(mutex_) { return phases_.empty() ? "" : phases_.front(); }
+
+  mutable Mutex mutex_;
+  ModuleTracker tracker_ BELLOWS_GUARDED_BY(mutex_);
+  std::vector<std::string> phases_ BELLOWS_GUARDED_BY(mutex_);  ///< open scopes
+  /// The arguments of running operators. Results do not exist when an operator starts, and some records need both.
+  std::unordered_map<uint64_t, std::vector<std::vector<c10::IValue>>> arguments_ BELLOWS_GUARDED_BY(mutex_);
+  std::map<OpKey, ProfiledOp> ops_ BELLOWS_GUARDED_BY(mutex_);
+  std::map<std::pair<ShapeKey, std::string>, ReorderingCopy> copies_ BELLOWS_GUARDED_BY(mutex_);  ///< also by call site
+  std::map<ShapeKey, OddSizes> odd_sizes_ BELLOWS_GUARDED_BY(mutex_);
+  std::map<PlacePtr, int64_t> batch_norms_ BELLOWS_GUARDED_BY(mutex_);  ///< samples of the batch
+  ConvolutionUse convolutions_ BELLOWS_GUARDED_BY(mutex_);
+  Recomputation recomputation_ BELLOWS_GUARDED_BY(mutex_);
+};
+
+}  // namespace bellows::inspect
