@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "bellows/train/recipe/context_keys.h"
+#include "bellows/train/recipe/pipeline_keys.h"
 #include "bellows/train/recipe/recipe_error.h"
 
 namespace bellows::train {
@@ -21,6 +22,12 @@ int64_t checked_blocks(const Model& model) {
   return blocks;
 }
 
+parallel::ContextOptions options_of(const Job& job, const TensorRanks* tensor) {
+  parallel::ContextOptions options{.method = context_method(job.recipe)};
+  if (tensor) options.tensor = tensor->layers();
+  return options;
+}
+
 }  // namespace
 
 int64_t sequence_blocks(const Model& model) {
@@ -33,10 +40,15 @@ int64_t sequence_blocks(const Model& model) {
   }
 }
 
-ContextRanks::ContextRanks(const Job& job, const comm::Group& axis)
+void ContextRanks::check(const Job& job) {
+  checked_blocks(job.model);
+}
+
+ContextRanks::ContextRanks(const Job& job, const comm::Group& axis, const TensorRanks* tensor)
     : model_(job.model),
       blocks_(checked_blocks(model_)),
-      context_(axis, parallel::ContextOptions{.method = context_method(job.recipe)}) {
+      in_stages_(pipeline_ranks(job.recipe) > 1),
+      context_(axis, options_of(job, tensor)) {
   models::run_blocks_by(model_, divided(nullptr));
 }
 
@@ -45,6 +57,7 @@ ContextRanks::~ContextRanks() {
 }
 
 models::RunBlock ContextRanks::divided(models::RunBlock run) const {
+  if (in_stages_) return context_.stage_blocks(run);
   return context_.blocks(blocks_, {.gather = true, .run = std::move(run)});
 }
 

@@ -22,6 +22,7 @@
 #include "bellows/core/device.h"
 #include "bellows/models/blocks.h"
 #include "bellows/optim/state/state.h"
+#include "bellows/train/recipe/context_keys.h"
 #include "bellows/train/recipe/pipeline_keys.h"
 #include "bellows/train/recipe/recipe_error.h"
 #include "bellows/train/step/batch_placement.h"
@@ -55,7 +56,8 @@ ModelParts parts_with_precision(const Job& job) {
   return parts;
 }
 
-parallel::Pipeline divided_into_stages(const Job& job, const comm::Mesh& mesh, const TensorRanks* tensor) {
+parallel::Pipeline divided_into_stages(const Job& job, const comm::Mesh& mesh, const TensorRanks* tensor,
+                                       const ContextRanks* context) {
   const auto compiled = std::make_shared<CompiledStages>(job.recipe);
   parallel::PipelineOptions options{.schedule = schedule_of(job),
                                     .seed = static_cast<uint64_t>(job.recipe.seed),
@@ -66,7 +68,12 @@ parallel::Pipeline divided_into_stages(const Job& job, const comm::Mesh& mesh, c
     options.forward_call = [compiled](const CompiledStages::Body& body) { compiled->forward(body); };
     options.backward_call = [compiled](const CompiledStages::Body& body) { compiled->backward(body); };
   }
-  return parallel::pipeline(parts_with_precision(job), mesh.group("pipeline"), options);
+  ModelParts parts = parts_with_precision(job);
+  if (context) {
+    options.context = context->group();
+    parts = context->stage_parts(parts);
+  }
+  return parallel::pipeline(parts, mesh.group("pipeline"), options);
 }
 
 /// Leaves only the parameters of this rank in the optimizers. Clipping and loss scaling wait for all ranks, so each rank
@@ -112,11 +119,12 @@ Tensors inputs_of(const Model& model, const Task& task, const data::Batch& batch
 }
 
 /// One sample for a pipeline whose batch is empty. The tokens 1 and 2 alternate, so that not all of them are padding.
-Tensors placeholder_inputs(const Model& model, const data::Batch& batch) {
+/// Params: least – smallest size of the dims after the first one
+Tensors placeholder_inputs(const Model& model, const data::Batch& batch, int64_t least) {
   const at::Tensor& like = model_input(batch);
   std::vector<int64_t> sizes = like.sizes().vec();
   sizes.front() = 1;
-  for (size_t dim = 1; dim < sizes.size(); ++dim) sizes[dim] = std::max<int64_t>(sizes[dim], 2);
+  for (size_t dim = 1; dim < sizes.size(); ++dim) sizes[dim] = std::max(sizes[dim], least);
   Tensors inputs(model.inputs().size());
   inputs.front() = at::arange(c10::multiply_integers(sizes), like.options()).remainder(2).add(1).view(sizes);
   return inputs;
@@ -214,17 +222,19 @@ void PipelineRanks::check(const Job& job) {
                "fewer pipeline_stages.");
 }
 
-PipelineRanks::PipelineRanks(const Job& job, const comm::Mesh& mesh, const TensorRanks* tensor)
+PipelineRanks::PipelineRanks(const Job& job, const comm::Mesh& mesh, const TensorRanks* tensor,
+                             const ContextRanks* context)
     : model_(job.model),
       loss_(job.output_loss),
       task_(job.task),
       device_(parse_device(job.recipe.device)),
       policy_(precision_policy(job.recipe)),
       predicts_(job.recipe.train_metrics != "none" && job.task.classifies_samples()),
+      least_length_(std::max<int64_t>(context_chunks(job.recipe), 2)),
       tensor_(tensor),
       group_(mesh.group("pipeline")),
       all_(*job.ranks),
-      stages_(divided_into_stages(job, mesh, tensor)) {
+      stages_(divided_into_stages(job, mesh, tensor, context)) {
   if (mesh.size("data") > 1) data_ = mesh.group("data");
   for (const auto& [name, value] : model_.state_dict()) others_.insert(name);
   for (const comm::Shard& shard : stages_->shards()) others_.erase(shard.name);
@@ -258,7 +268,7 @@ PipelineOutput PipelineRanks::forward_backward(const data::Batch& batch, const P
   const auto all_items = counts[0].item<double>();
   const bool counts_none = all_items == 0;  // the pipeline needs weights above 0, and the loss must not divide by 0
 
-  Tensors inputs = empty ? placeholder_inputs(model_, batch) : inputs_of(model_, task_, batch);
+  Tensors inputs = empty ? placeholder_inputs(model_, batch, least_length_) : inputs_of(model_, task_, batch);
   for (at::Tensor& input : inputs) input = filled_up(input, stages_->schedule().micro_batches);
   const LossTensors targets = loss_targets(batch, items, samples_in(inputs));
   std::vector<std::pair<at::Tensor, at::Tensor>> outputs;

@@ -15,6 +15,7 @@
 #include "bellows/data/loader/batch.h"
 #include "bellows/parallel/pipeline/pipeline.h"
 #include "bellows/train/job.h"
+#include "bellows/train/step/context_ranks.h"
 #include "bellows/train/step/divided_model.h"
 #include "bellows/train/step/evaluation.h"
 #include "bellows/train/step/tensor_ranks.h"
@@ -52,9 +53,10 @@ class PipelineRanks final : public DividedModel {
   /// Params: mesh – has the axis `pipeline`
   ///         tensor – has divided the layers of the model; null if they are complete. It must exist as long as this
   ///         object
+  ///         context – divides the sequences; null if they are complete. It must exist as long as this object
   /// Throws: c10::ValueError for the reasons of parallel::pipeline() and pipeline_schedule(), or if an optimizer has no
   ///         parameter of one of the ranks
-  PipelineRanks(const Job& job, const comm::Mesh& mesh, const TensorRanks* tensor);
+  PipelineRanks(const Job& job, const comm::Mesh& mesh, const TensorRanks* tensor, const ContextRanks* context);
 
   /// Computes the gradients of a batch, weighted by its number of items.
   PipelineOutput forward_backward(const data::Batch& batch, const PipelineBatch& how);
@@ -83,7 +85,8 @@ class PipelineRanks final : public DividedModel {
   Task task_;
   c10::Device device_;
   amp::Policy policy_;
-  bool predicts_;  ///< the training accuracy is measured
+  bool predicts_;         ///< the training accuracy is measured
+  int64_t least_length_;  ///< of a sequence that ranks can divide
   const TensorRanks* tensor_;
   comm::Group group_;                ///< of the axis `pipeline`
   comm::Group all_;                  ///< of all ranks

@@ -234,14 +234,20 @@ Ranks::Ranks(Job& job) : model_(job.model) {
   if (state_->same_samples) share_generators(*state_->same_samples);
 }
 
-/// Sets up DDP or ZeRO among the ranks that read different samples. If ranks divide sequences, each of them computes a
-/// part of the gradients of its samples, and the mean over all ranks is the complete gradient.
+/// Returns the ranks over which gradients are averaged: those that read different samples and, if ranks divide
+/// sequences, those that compute the other parts of the gradients. They have the same slices of the layers. Collective.
+std::optional<comm::Group> Ranks::gradient_ranks() const {
+  if (!divides_sequences()) return state_->samples;
+  if (!state_->tensor) return state_->group;
+  return comm::combine(state_->mesh->group("data"), state_->context->group(), "gradients");
+}
+
+/// Sets up DDP or ZeRO among the ranks that read different samples.
 void Ranks::exchange_gradients(Job& job) {
   const Recipe& recipe = job.recipe;
   const int stage = recipe.data_parallel == "ddp" ? 0 : recipe.data_parallel.back() - '0';
-  const comm::Group* averaging = divides_sequences() ? group() : data_group();
-  // A pipeline averages gradients itself.
-  if (stage < 2 && averaging && !pipeline() && !recipe.optimizer_in_backward) {
+  const auto averaging = pipeline() ? std::nullopt : gradient_ranks();  // a pipeline averages gradients itself
+  if (stage < 2 && averaging && !recipe.optimizer_in_backward) {
     state_->ddp.emplace(job.model, *averaging,
                         parallel::DistributedOptions{.hook = hook_of(recipe), .bucket_bytes = recipe.bucket_mb << 20});
   }
@@ -259,15 +265,18 @@ void Ranks::divide_work(Job& job) {
   const bool has_stages = pipeline_ranks(job.recipe) > 1;
   state_->samples = ranks_along(mesh, {"data", "shard"});
   if (has_stages) PipelineRanks::check(job);
+  if (context_ranks(job.recipe) > 1) ContextRanks::check(job);
   if (tensor_ranks(job.recipe) > 1) {
     state_->same_samples = mesh.group("tensor");
     state_->tensor = std::make_unique<TensorRanks>(job, *state_->same_samples);
   }
   if (context_ranks(job.recipe) > 1) {
-    state_->same_samples = mesh.group("context");
-    state_->context = std::make_unique<ContextRanks>(job, *state_->same_samples);
+    const comm::Group& axis = mesh.group("context");
+    state_->same_samples = state_->same_samples ? comm::combine(*state_->same_samples, axis, "masks") : axis;
+    state_->context = std::make_unique<ContextRanks>(job, axis, state_->tensor.get());
   }
-  if (has_stages) state_->pipeline = std::make_unique<PipelineRanks>(job, mesh, state_->tensor.get());
+  if (has_stages)
+    state_->pipeline = std::make_unique<PipelineRanks>(job, mesh, state_->tensor.get(), state_->context.get());
 }
 
 /// Replaces the optimizers by sharded ones; with DDP (stage 0), nothing happens. If parameters are updated in backward,
@@ -278,9 +287,9 @@ void Ranks::shard_optimizers(Job& job, int stage) {
   if (stage == 0 && !replicates) return;
   const comm::Group& group = state_->group;
   const parallel::ShardGroups groups =
-      replicates ? parallel::ShardGroups{
-                       .shard = comm::subgroup(group, {group.ranks()[static_cast<size_t>(group.rank())]}, "shard"),
-                       .replicas = group}
+      replicates ? parallel::ShardGroups{.shard = comm::subgroup(
+                                             group, {group.ranks()[static_cast<size_t>(group.rank())]}, "shard"),
+                                         .replicas = group}
                  : shard_groups(group, state_->mesh);
   for (auto& optimizer : job.optimizers) {
     parallel::ShardOptions options = shard_options(recipe, replicates ? 2 : stage);

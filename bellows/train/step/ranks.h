@@ -22,7 +22,7 @@ struct OutputRank;
 /// Connects a training loop with the other ranks of its job. The ranks divide the data, exchange gradients, and shard
 /// the optimizer state according to the recipe's `data_parallel`. With a mesh axis `tensor`, the ranks of this axis read
 /// the same samples and divide the layers of the model. With an axis `pipeline`, they divide the model into stages. With
-/// an axis `context`, they divide the sequences instead. If there is only one process, this class does nothing.
+/// an axis `context`, they divide the sequences. If there is only one process, this class does nothing.
 /// Threads: not thread-safe; all calls except simple getters are collective
 class Ranks {
  public:
@@ -144,6 +144,7 @@ class Ranks {
  private:
   DividedModel* divided() const;
   checkpoint::Parts shards_of(const NamedTensors& local) const;
+  std::optional<comm::Group> gradient_ranks() const;
   void divide_work(Job& job);
   void exchange_gradients(Job& job);
   void shard_optimizers(Job& job, int stage);

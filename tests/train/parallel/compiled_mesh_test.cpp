@@ -12,6 +12,7 @@
 #include "bellows/parallel/exchange_op.h"
 #include "bellows/parallel/pipeline/pipeline.h"
 #include "bellows/parallel/tensor/tensor_parallel.h"
+#include "bellows/train/recipe/rank_keys.h"
 #include "tests/train/parallel/divided_ranks.h"
 
 namespace bellows::train::divided_ranks {
@@ -23,12 +24,14 @@ using ::testing::HasSubstr;
 
 constexpr int64_t mesh_steps = 4;  // an epoch has three steps, and its last batch has one sample
 
-/// The outcomes of two ranks in threads of this process.
-std::vector<Outcome> outcomes_of_two(const MakeJob& make, const Recipe& recipe) {
+/// The outcomes of the ranks of the recipe's mesh, in threads of this process.
+std::vector<Outcome> outcomes_of_ranks(const MakeJob& make, const Recipe& recipe) {
   recipe.validate();
-  std::vector<Job> jobs = jobs_for(2, recipe, make);
+  int ranks = 1;
+  for (const comm::MeshAxis& axis : parse_mesh(recipe.mesh)) ranks *= axis.size;
+  std::vector<Job> jobs = jobs_for(ranks, recipe, make);
   std::vector<Outcome> outcomes(jobs.size());
-  run_ranks(2, [&](const comm::Group& group) {
+  run_ranks(ranks, [&](const comm::Group& group) {
     const auto rank = static_cast<size_t>(group.rank());
     outcomes[rank] = outcome_of([&](const Recipe&) { return std::move(jobs[rank]); }, recipe, &group, mesh_steps);
   });
@@ -38,12 +41,12 @@ std::vector<Outcome> outcomes_of_two(const MakeJob& make, const Recipe& recipe) 
 /// Compares compiled ranks with ranks without `compile`. Returns the outcomes of the last compiled run.
 std::vector<Outcome> expect_compiled_ranks_train_alike(const MakeJob& make, Recipe recipe,
                                                        const std::vector<std::string>& parts) {
-  const std::vector<Outcome> plain = outcomes_of_two(make, recipe);
+  const std::vector<Outcome> plain = outcomes_of_ranks(make, recipe);
   std::vector<Outcome> compiled;
   for (const std::string& part : parts) {
     SCOPED_TRACE(c10::str(recipe.mesh, " ", recipe.pipeline_schedule, ", compile: ", part));
     recipe.compile = part;
-    compiled = outcomes_of_two(make, recipe);
+    compiled = outcomes_of_ranks(make, recipe);
     for (size_t rank = 0; rank < plain.size(); ++rank) expect_alike(compiled[rank], plain[rank]);
   }
   return compiled;
@@ -162,7 +165,7 @@ TEST(CompiledMesh, StagesTrainAlike) {
   Recipe recipe = staged_recipe("1f1b");
   const auto compiled = expect_compiled_ranks_train_alike(language_job(0), recipe, {"forward", "step"});
   recipe.compile = "step";
-  expect_same_outcomes(outcomes_of_two(language_job(0), recipe), compiled);
+  expect_same_outcomes(outcomes_of_ranks(language_job(0), recipe), compiled);
   for (const char* schedule : {"interleaved", "zero_bubble"})
     expect_compiled_ranks_train_alike(language_job(0), staged_recipe(schedule), {"step"});
 }
@@ -213,10 +216,21 @@ TEST(CompiledMesh, RanksOfSequencesTrainAlike) {
   Recipe recipe = divided_recipe("context: 2");
   const auto compiled = expect_compiled_ranks_train_alike(language_job(0, 8), recipe, {"step"});
   recipe.compile = "step";
-  expect_same_outcomes(outcomes_of_two(language_job(0, 8), recipe), compiled);
+  expect_same_outcomes(outcomes_of_ranks(language_job(0, 8), recipe), compiled);
   recipe.compile = "none";
   recipe.context_method = "all_to_all";
   expect_compiled_ranks_train_alike(language_job(0, 8), recipe, {"step"});
+}
+
+TEST(CompiledMesh, OnTwoAxes) {
+  const WithoutKernels without_kernels;
+  for (const char* mesh : {"context: 2, tensor: 2", "pipeline: 2, context: 2", "pipeline: 2, tensor: 2"})
+    expect_compiled_ranks_train_alike(language_job(0, 8), divided_recipe(mesh), {"step"});
+  for (const auto& [mesh, strategy] : {std::pair{"data: 2, tensor: 2", "zero1"}, {"shard: 2, tensor: 2", "zero3"}}) {
+    Recipe recipe = divided_recipe(mesh);
+    recipe.data_parallel = strategy;
+    expect_compiled_ranks_train_alike(language_job(0, 8), recipe, {"step"});
+  }
 }
 
 }  // namespace bellows::train::divided_ranks

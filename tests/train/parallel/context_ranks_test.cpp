@@ -73,6 +73,52 @@ TEST(ContextRanks, WithOtherKeys) {
   });
 }
 
+TEST(ContextRanks, WithTensorParallelism) {
+  run_processes(4, [](const World& world, const std::string&) {
+    Recipe recipe = divided_recipe("context: 2, tensor: 2");
+    ComparedJob dropping(language_job(0.2, tokens)), classes(classifier_job(tokens));
+    classes.expect_alike_on(world, recipe);
+    recipe.recompute = "blocks";
+    dropping.expect_alike_on(world, recipe);
+    recipe.recompute = "none";
+    recipe.context_method = "all_to_all";
+    dropping.expect_alike_on(world, recipe);
+  });
+}
+
+TEST(ContextRanks, InStages) {
+  run_processes(4, [](const World& world, const std::string&) {
+    Recipe recipe = divided_recipe("pipeline: 2, context: 2");
+    ComparedJob language(language_job(0, tokens)), classes(classifier_job(tokens));
+    classes.expect_alike_on(world, recipe);
+    recipe.recompute = "blocks";
+    recipe.ema_decay = 0.9;
+    language.expect_alike_on(world, recipe);
+    recipe.recompute = "none";
+    recipe.pipeline_schedule = "zero_bubble";
+    recipe.context_method = "gather";
+    language.expect_alike_on(world, recipe);
+  });
+}
+
+TEST(ContextRanks, StagesDrawTheMasksOfAPipeline) {
+  run_processes(4, [](const World& world, const std::string&) {
+    const comm::Group pair = pair_of(world), all = world;
+    Recipe recipe = divided_recipe("pipeline: 2");
+    recipe.micro_batches = 3;
+    const Outcome complete = outcome_of(language_job(0.2, tokens), recipe, &pair, 6);
+    recipe.mesh = "pipeline: 2, context: 2";
+    expect_alike(outcome_of(language_job(0.2, tokens), recipe, &all, 6), complete);
+  });
+}
+
+// The last batch of an epoch has one text, so the second replica has none.
+TEST(ContextRanks, OnThreeAxes) {
+  for (const char* mesh :
+       {"data: 2, context: 2, tensor: 2", "data: 2, pipeline: 2, context: 2", "pipeline: 2, context: 2, tensor: 2"})
+    expect_threads_train_alike(language_job(0, tokens), divided_recipe(mesh), 8, 4);
+}
+
 TEST(ContextRanks, InLowerPrecision) {
   run_processes(2, [](const World& world, const std::string&) {
     Recipe recipe = divided_recipe("context: 2");
@@ -118,8 +164,8 @@ TEST(ContextRanks, ARunMovesToOtherMeshesInTheMiddleOfEpochs) {
                      {{2, "", 1},  // DDP
                       {2, "context: 2", 3},
                       {4, "data: 2, context: 2", 5},
-                      {2, "tensor: 2", 7},
-                      {4, "context: 4", 9},
+                      {4, "context: 2, tensor: 2", 7},
+                      {4, "pipeline: 2, context: 2", 9},
                       {2, "", 0}},
                      world, folder + "/mesh");
     // With dropout: ranks that read the same samples draw the masks of one process.
@@ -140,9 +186,14 @@ TEST(ContextRanks, RecipesAreReadAndChecked) {
   EXPECT_THAT(message("mesh: {context: 1}"),
               HasSubstr("or with an axis pipeline, context or tensor of at least 2, got ddp"));
   EXPECT_THAT(with_mesh("context_method: rings"), HasSubstr("ring"));
-  EXPECT_THAT(message("mesh: {context: 2, tensor: 2}"), HasSubstr("the axis tensor divides the model"));
+  EXPECT_THAT(message("mesh: {context: 2, tensor: 2}\nsequence_parallel: true"),
+              HasSubstr("sequence_parallel = true divides the same sequences"));
+  EXPECT_THAT(message("mesh: {data: 2, context: 2, tensor: 2}\ndata_parallel: zero1"),
+              HasSubstr("data_parallel = zero1 shards the state of complete models"));
   EXPECT_THAT(message("mesh: {context: 2, shard: 2}"), HasSubstr("the axis shard belongs to ZeRO"));
   EXPECT_EQ(message("mesh: {context: 2, shard: 2}\ndata_parallel: zero2"), "");
+  EXPECT_THAT(Recipe::parse("mesh: {tensor: 2, context: 2, pipeline: 2}").to_yaml(),
+              HasSubstr("mesh: {data: 1, pipeline: 2, context: 2, tensor: 2}\n"));
   EXPECT_THAT(with_mesh("data_parallel: dp"), HasSubstr("but data_parallel = dp trains in one process"));
   EXPECT_EQ(with_mesh("data_parallel: zero1"), "");
   EXPECT_EQ(with_mesh("compile: step"), "");

@@ -153,6 +153,7 @@ inline Recipe undivided(Recipe recipe) {
   recipe.mesh = plain.mesh;
   recipe.data_parallel = plain.data_parallel;
   recipe.shard_units = plain.shard_units;
+  recipe.shard_state_over_all = plain.shard_state_over_all;
   recipe.tensor_plan = plain.tensor_plan;
   recipe.sequence_parallel = plain.sequence_parallel;
   recipe.context_method = plain.context_method;
@@ -183,6 +184,18 @@ class ComparedJob {
   int64_t steps_;
   std::map<std::string, Outcome> alone_;
 };
+/// The same on ranks in threads, which share the default generator, so that the job must draw no random numbers.
+inline void expect_threads_train_alike(const MakeJob& make, const Recipe& recipe, int ranks, int64_t steps) {
+  SCOPED_TRACE(recipe.mesh);
+  const Outcome alone = outcome_of(make, undivided(recipe), nullptr, steps);
+  std::vector<Job> jobs = jobs_for(ranks, recipe, make);
+  std::vector<Outcome> outcomes(jobs.size());
+  run_ranks(ranks, [&](const comm::Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    outcomes[rank] = outcome_of([&](const Recipe&) { return std::move(jobs[rank]); }, recipe, &group, steps);
+  });
+  for (const Outcome& outcome : outcomes) expect_alike(outcome, alone);
+}
 
 /// Ranks 0 and 1, or ranks 2 and 3.
 inline comm::Group pair_of(const World& world) {

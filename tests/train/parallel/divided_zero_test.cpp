@@ -86,14 +86,7 @@ TEST(DividedZero, CopiesOfAShardedAndDividedModel) {
     recipe.tensor_plan = "0: column, 2: row";
     recipe.data_parallel = strategy;
     recipe.shard_state_over_all = strategy == std::string("zero3");
-    const Outcome alone = outcome_of(points_job, divided_recipe(), nullptr);
-    std::vector<Job> jobs = jobs_for(8, recipe, points_job);
-    std::vector<Outcome> outcomes(jobs.size());
-    run_ranks(8, [&](const comm::Group& group) {
-      const auto rank = static_cast<size_t>(group.rank());
-      outcomes[rank] = outcome_of([&](const Recipe&) { return std::move(jobs[rank]); }, recipe, &group);
-    });
-    for (const Outcome& outcome : outcomes) expect_alike(outcome, alone);
+    expect_threads_train_alike(points_job, recipe, 8, 20);
   }
 }
 

@@ -74,14 +74,7 @@ TEST(TensorRanks, DivideLayersByAPlanOfTheRecipe) {
     for (const char* plan : {"0: column, 2: row", "{\"2\": vocabulary}"}) {  // the second one divides the logits
       recipe.tensor_plan = plan;
       SCOPED_TRACE(recipe.tensor_plan);
-      const Outcome alone = outcome_of(points_job, divided_recipe(), nullptr);
-      std::vector<Job> jobs = jobs_for(ranks, recipe, points_job);
-      std::vector<Outcome> outcomes(jobs.size());
-      run_ranks(ranks, [&](const comm::Group& group) {
-        const auto rank = static_cast<size_t>(group.rank());
-        outcomes[rank] = outcome_of([&](const Recipe&) { return std::move(jobs[rank]); }, recipe, &group);
-      });
-      for (const Outcome& outcome : outcomes) expect_alike(outcome, alone);
+      expect_threads_train_alike(points_job, recipe, ranks, 20);
     }
   }
 }
