@@ -1,4 +1,6 @@
 #include "bellows/amp/autocast.h"
+#include "bellows/tap/argument_tap.h"
+#include "bellows/tap/deferral.h"
 #include "tests/graph/support.h"
 
 namespace bellows::graph::testing {
@@ -256,6 +258,29 @@ TEST(Region, ResultsOutliveTheCallAndAreOrdinary) {
   EXPECT_EQ(kept.sum().item<double>(), 10);
   EXPECT_EQ(x.grad().sum().item<double>(), 28);
   EXPECT_NO_THROW(kept.resize_({5}).data_ptr());
+}
+
+struct MatmulCounter : tap::ArgumentTap {
+  void call(const tap::OpRef& op, std::span<c10::IValue> /*arguments*/) override {
+    if (op.name() == "aten::mm") ++count;
+  }
+  int count = 0;
+};
+
+// Not again when the program runs, even if pending operators run while the tap is installed.
+TEST(Region, AnArgumentTapReceivesEachOperatorOnce) {
+  const auto counter = std::make_shared<MatmulCounter>();
+  const at::Tensor x = torch::ones({2, 2});
+  Region region;
+  for (int call = 0; call < 3; ++call) {
+    region.run([&] {
+      const tap::ArgumentTapGuard guard(counter);
+      const at::Tensor y = at::mm(x, x);
+      tap::sync();
+      EXPECT_EQ(y.sum().item<double>(), 8);
+    });
+  }
+  EXPECT_EQ(counter->count, 3);
 }
 
 TEST(Region, OptionsAreChecked) {
