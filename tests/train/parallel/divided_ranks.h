@@ -184,7 +184,9 @@ class ComparedJob {
   int64_t steps_;
   std::map<std::string, Outcome> alone_;
 };
-/// The same on ranks in threads, which share the default generator, so that the job must draw no random numbers.
+
+/// Compares ranks in threads with one process. Threads share the default generator, so the job must draw no random
+/// numbers.
 inline void expect_threads_train_alike(const MakeJob& make, const Recipe& recipe, int ranks, int64_t steps) {
   SCOPED_TRACE(recipe.mesh);
   const Outcome alone = outcome_of(make, undivided(recipe), nullptr, steps);
