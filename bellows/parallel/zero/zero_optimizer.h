@@ -282,8 +282,8 @@ class ShardedOptimizer final : public torch::optim::Optimizer,
 /// Throws: c10::ValueError, before anything changes, if the ranks' parameters, options or versions of Bellows or libtorch
 ///         differ (the message names the rank and the difference). Paths may differ. It is also thrown if an option is
 ///         out of range, or if a pattern in `units` matches no module (the message suggests one). It is also thrown if the
-///         parameters belong to another model, to amp::MasterWeights or, in stages 2 and 3, to a Pipeline, and if the optimizer is not supported: LBFGS,
-///         Adafactor, lr_tensor, stochastic_rounding, or low-bit state of a parameter that is not row-major. With
+///         parameters belong to another model, to amp::MasterWeights or, in stages 2 and 3, to a Pipeline, and if
+///         the optimizer is not supported: LBFGS, Adafactor, lr_tensor, stochastic_rounding, or low-bit state of a parameter that is not row-major. With
 ///         `offload_state` = file, it is also thrown for optimizers without state and for user-defined classes.
 ///         c10::Error on every rank if the folder of one rank does not exist or its disk has too little space.
 ///         After an error of `offload_state`, the parameters have the values of rank 0, and the optimizer has its
