@@ -1,4 +1,5 @@
 #include <gmock/gmock.h>
+#include <torch/nn.h>
 
 #include "tests/parallel/pipeline/pipeline_support.h"
 #include "tests/support/errors.h"
