@@ -2,6 +2,7 @@
 // one half of the data, and the alternate job trains the architecture on the other half. It runs in one process, or on
 // several ranks: `bellows launch --ranks 2 darts data/digits`.
 #include <bellows/comm.h>
+#include <bellows/optim.h>
 #include <bellows/train.h>
 #include <torch/torch.h>
 
