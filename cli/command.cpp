@@ -187,6 +187,7 @@ struct Arguments {
   TrainArguments train;
   LadderArguments ladder;
   PlanArguments plan;
+  ProfileArguments profile;
   SimulateArguments simulate;
   TuneArguments tune;
   EvaluateArguments evaluate;
@@ -217,6 +218,8 @@ std::vector<Verb> add_verbs(CLI::App& app, Arguments& all) {
       {add_ladder(app, all.ladder),
        [&] { return with_plugins(all.ladder.plugins, [&] { return run_ladder(all.ladder); }); }},
       {add_plan(app, all.plan), [&] { return with_plugins(all.plan.plugins, [&] { return run_plan(all.plan); }); }},
+      {add_profile(app, all.profile),
+       [&] { return with_plugins(all.profile.plugins, [&] { return run_profile(all.profile); }); }},
       {add_simulate(app, all.simulate), [&] { return run_simulate(all.simulate); }},
       {add_tune(app, all.tune), [&] { return with_plugins(all.tune.plugins, [&] { return run_tune(all.tune); }); }},
       {add_evaluate(app, all.evaluate),

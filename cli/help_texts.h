@@ -71,6 +71,20 @@ Examples:
   bellows plan --model gpt2 --batch 8 --html memory.html --json plan.json
 )";
 
+inline constexpr const char* profile_footer =
+    R"(Trains for a few steps without saving anything, and shows what limits a step: data loading, host overhead, memory
+bandwidth or compute. It then lists findings. Each finding states its measured numbers, the recipe settings that help,
+and the expected speedup. The tables below show each operator with its share of the machine's measured peak, implicit
+synchronizations, copies, and memory.
+
+Operators are timed on the host, so the recipe needs device: cpu. Use the machine for nothing else meanwhile.
+
+Examples:
+  bellows profile --recipe digits.yaml
+  bellows profile --data data/digits --set num_workers=0 --html profile.html
+  bellows profile --recipe digits.yaml --trace step.json --json profile.json
+)";
+
 inline constexpr const char* doctor_footer =
     R"(Shows what this machine and this libtorch support, which settings make training slower, and how to fix them. The list of
 inference back ends states what to install for those that are missing.

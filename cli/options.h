@@ -80,6 +80,16 @@ struct PlanArguments {
   int64_t epoch_samples = 0;  ///< samples of an epoch, with `prices`; if 0, those of the recipe's data
 };
 
+/// Arguments of `bellows profile`.
+struct ProfileArguments {
+  std::string recipe, data, model;
+  std::vector<std::string> set, plugins;
+  int64_t steps = 10;        ///< number of timed steps
+  bool batch_sweep = false;  ///< also measure larger batches
+  std::string html, trace;   ///< files; a file is not written if ""
+  JsonTarget json;
+};
+
 /// Arguments of `bellows simulate`.
 struct SimulateArguments {
   std::string model, cluster, mesh;  ///< each is "" if not set
@@ -308,6 +318,7 @@ int run_train(const TrainArguments& arguments);
 int run_recipe_keys(const JsonTarget& target);
 int run_ladder(const LadderArguments& arguments);
 int run_plan(const PlanArguments& arguments);
+int run_profile(const ProfileArguments& arguments);
 int run_schedule(const ScheduleArguments& arguments);
 int run_simulate(const SimulateArguments& arguments);
 int run_tune(const TuneArguments& arguments);

@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/help_texts.h"
+#include "cli/job_options.h"
 #include "cli/option_checks.h"
 #include "cli/verb_options.h"
 

@@ -12,45 +12,14 @@
 #include "cli/deploy/arguments.h"
 #include "cli/help_format.h"
 #include "cli/help_texts.h"
+#include "cli/job_options.h"
 #include "cli/option_checks.h"
 #include "cli/placement_options.h"
 #include "cli/size_option.h"
 
 namespace bellows::cli {
 
-void add_plugins(CLI::App* verb, std::vector<std::string>& plugins) {
-  verb->add_option("--plugin", plugins, "Load your own models from this shared library. You can repeat this option")
-      ->type_name("FILE")
-      ->expected(1, 1)
-      ->allow_extra_args(false)  // so that files may follow
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-}
-
 namespace {
-
-/// Adds the options that describe a training run, which several verbs share.
-template <class Arguments>
-void add_job(CLI::App* verb, Arguments& arguments) {
-  begin_group(verb, "Data and model");
-  verb->add_option("--recipe", arguments.recipe,
-                   "Read the settings from this YAML file. `bellows train --keys` lists all keys and their defaults")
-      ->type_name("FILE");
-  if constexpr (requires { arguments.data; }) {
-    verb->add_option(
-            "--data", arguments.data,
-            "Dataset: a folder, a file, or a pattern such as \"train-{000..015}.tar\" [default: from the recipe]")
-        ->type_name("PATH");
-  }
-  verb->add_option("--model", arguments.model,
-                   "Model: a registered name, a TorchScript file or a config.json [default: from the recipe]")
-      ->type_name("NAME|FILE");
-  add_plugins(verb, arguments.plugins);
-  verb->add_option("--set", arguments.set,
-                   "Set a recipe key. This overrides the recipe file. You can repeat this option")
-      ->type_name("KEY=VALUE")
-      ->expected(1, 1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-}
 
 template <class Arguments>
 void add_resuming(CLI::App* verb, Arguments& arguments) {

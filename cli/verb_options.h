@@ -13,14 +13,13 @@ namespace bellows::cli {
 
 CLI::App* add_train(CLI::App& app, TrainArguments& arguments);
 CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments);
-/// Adds --plugin.
-void add_plugins(CLI::App* verb, std::vector<std::string>& plugins);
 /// Adds the options of the ladder that compare recipes and techniques for several ranks.
 void add_ladder_comparison(CLI::App* verb, LadderArguments& arguments);
 CLI::App* add_plan(CLI::App& app, PlanArguments& arguments);
 /// Adds the options of `bellows plan` for the size of the step and the ranks, and those for limits and cost.
 void add_planned_step(CLI::App* verb, PlanArguments& arguments);
 void add_plan_limits(CLI::App* verb, PlanArguments& arguments);
+CLI::App* add_profile(CLI::App& app, ProfileArguments& arguments);
 CLI::App* add_schedule(CLI::App& app, ScheduleArguments& arguments);
 CLI::App* add_simulate(CLI::App& app, SimulateArguments& arguments);
 CLI::App* add_tune(CLI::App& app, TuneArguments& arguments);

@@ -53,6 +53,7 @@ TEST(Command, HelpHasAnExampleAndFits80Columns) {
                                              {"quantize", "--help"},
                                              {"distill", "--help"},
                                              {"predict", "--help"},
+                                             {"profile", "--help"},
                                              {"schedule", "--help"},
                                              {"simulate", "--help"},
                                              {"tune", "--help"},

@@ -1,0 +1,55 @@
+#include "bellows/advice/batch_sweep.h"
+
+#include <chrono>
+
+#include "bellows/advice/recipe_profile.h"
+#include "bellows/core/stats.h"
+#include "bellows/system/stop.h"
+#include "bellows/train/job.h"
+#include "bellows/train/step/train_loop.h"
+
+namespace bellows::train {
+
+namespace {
+
+constexpr double least_growth = 1.05;
+constexpr int64_t largest_factor = 8;
+constexpr int64_t untimed_steps = 2;
+
+double median_step_seconds(const Recipe& recipe, int64_t steps) {
+  using Clock = std::chrono::steady_clock;
+  TrainLoop loop(make_job(recipe));
+  loop.run_steps(untimed_steps);
+  std::vector<double> seconds;
+  seconds.reserve(static_cast<size_t>(steps));
+  for (int64_t i = 0; i < steps; ++i) {
+    throw_if_stopped("measuring batch sizes");
+    const auto start = Clock::now();
+    loop.run_steps(1);
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  return median(seconds) / static_cast<double>(recipe.gradient_accumulation_steps);
+}
+
+}  // namespace
+
+int64_t saturating_batch(const std::vector<BatchThroughput>& sweep) {
+  for (size_t i = 1; i < sweep.size(); ++i) {
+    if (sweep[i].samples_per_s() < least_growth * sweep[i - 1].samples_per_s()) return sweep[i - 1].batch_size;
+  }
+  return 0;
+}
+
+std::vector<BatchThroughput> sweep_batches(const Recipe& recipe, int64_t steps,
+                                           const std::function<double(const Recipe&)>& time_steps) {
+  std::vector<BatchThroughput> sweep;
+  sweep.reserve(4);
+  for (int64_t factor = 1; factor <= largest_factor && saturating_batch(sweep) == 0; factor *= 2) {
+    Recipe larger = without_output(recipe);
+    larger.batch_size = factor * recipe.batch_size;
+    sweep.push_back({larger.batch_size, time_steps ? time_steps(larger) : median_step_seconds(larger, steps)});
+  }
+  return sweep;
+}
+
+}  // namespace bellows::train

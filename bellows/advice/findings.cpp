@@ -1,0 +1,51 @@
+#include "bellows/advice/findings.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "bellows/advice/rules.h"
+
+namespace bellows::train {
+
+const std::vector<FindingRule>& finding_rules() {
+  static const std::vector<FindingRule>& table = *new std::vector<FindingRule>([] {
+    std::vector<FindingRule> rules = speed_rules();
+    for (FindingRule& rule : code_rules()) rules.push_back(std::move(rule));
+    return rules;
+  }());
+  return table;
+}
+
+std::vector<Finding> findings_of(const RecipeProfile& profile) {
+  std::vector<Finding> findings;
+  findings.reserve(finding_rules().size());
+  for (const FindingRule& rule : finding_rules()) {
+    std::optional<Finding> found = rule.find(profile);
+    if (!found) continue;
+    found->name = rule.name;
+    found->title = rule.title;
+    findings.push_back(*std::move(found));
+  }
+  std::ranges::stable_sort(findings, std::greater<>(), &Finding::gain);
+  return findings;
+}
+
+std::string milliseconds(double seconds) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.3g ms", 1e3 * seconds);
+  return text;
+}
+
+std::string percent_of(double part, double whole) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.0f %%", whole > 0 ? 100 * part / whole : 0.0);
+  return text;
+}
+
+double gain_without(const RecipeProfile& profile, double seconds) {
+  return profile.step.step_s / std::max(profile.step.step_s - seconds, 0.01 * profile.step.step_s);
+}
+
+}  // namespace bellows::train

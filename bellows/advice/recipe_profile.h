@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "bellows/data/loader/report.h"
+#include "bellows/inspect/profile/profile.h"
+#include "bellows/system/machine.h"
+#include "bellows/train/job.h"
+#include "bellows/train/recipe/recipe.h"
+
+namespace bellows::train {
+
+/// The profile of a recipe's training step, with the facts that advice needs.
+struct RecipeProfile {
+  Recipe recipe{};
+  Machine machine{};
+  inspect::StepProfile step{};
+  data::LoaderReport loader{};
+  int64_t batch_size = 0;  ///< samples of a step
+  int64_t parameters = 0;  ///< number of parameter tensors
+
+  double samples_per_s() const { return static_cast<double>(batch_size) / step.step_s; }
+};
+
+struct RecipeProfileOptions {
+  int64_t warm_up_steps = 3;
+  int64_t steps = 10;                            ///< number of timed steps
+  std::optional<inspect::MachinePeaks> peaks{};  ///< if not set, they are measured
+  TraceWriter* trace = nullptr;                  ///< if not null, another step is recorded as a Chrome trace
+};
+
+/// Returns the recipe with its full batch size and image size from the first step on, and without output files.
+Recipe without_output(Recipe recipe);
+
+/// Trains with the recipe for some steps, at the full batch and image size, and profiles them. Nothing is written.
+/// Cost:   see inspect::profile()
+/// Throws: like make_job() and TrainLoop::step(); c10::ValueError if the device is not a CPU, because the times of
+///         operators are measured on the host
+RecipeProfile profile_recipe(Recipe recipe, const RecipeProfileOptions& options = {});
+/// The same for your own job.
+RecipeProfile profile_job(Job job, const RecipeProfileOptions& options = {});
+
+}  // namespace bellows::train
