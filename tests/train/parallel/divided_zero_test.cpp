@@ -12,7 +12,7 @@ namespace {
 
 using parallel::testing::run_processes;
 
-constexpr int64_t tokens = 8;  // two chunks for each of four ranks
+constexpr int64_t zero_tokens = 8;  // two chunks for each of four ranks
 
 Recipe zero_recipe(const std::string& strategy, const std::string& mesh) {
   Recipe recipe = divided_recipe(mesh);
@@ -60,7 +60,7 @@ std::vector<HeldElements> held_elements(const std::string& strategy, const std::
 TEST(DividedZero, RanksGiveWhatOneProcessGives) {
   run_processes(4, [](const World& world, const std::string&) {
     constexpr int64_t steps = 8;
-    ComparedJob language(language_job(0, tokens), steps), dropping(language_job(0.2, tokens), steps);
+    ComparedJob language(language_job(0, zero_tokens), steps), dropping(language_job(0.2, zero_tokens), steps);
     const auto expect_alike_with = [&](const Recipe& recipe) { language.expect_alike_on(world, recipe); };
     expect_alike_with(zero_recipe("zero2", "data: 2, tensor: 2"));
     Recipe recipe = zero_recipe("zero3", "shard: 2, tensor: 2");
@@ -92,7 +92,7 @@ TEST(DividedZero, CopiesOfAShardedAndDividedModel) {
 
 TEST(DividedZero, ARunMovesToOtherMeshesInTheMiddleOfEpochs) {
   run_processes(4, [](const World& world, const std::string& folder) {
-    expect_run_moves(language_job(0, tokens),
+    expect_run_moves(language_job(0, zero_tokens),
                      // Several ranks stop one step after the request.
                      {{1, "", 1},
                       {4, "data: 2, tensor: 2", 2, "zero1"},
