@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "bellows/system/stop.h"
+#include "bellows/system/trace_request.h"
 
 namespace bellows::cli {
 
@@ -17,7 +18,9 @@ std::atomic<int> first_signal{0};
 void (*stop_action)(void*) = nullptr;
 void* stop_context = nullptr;
 const char* stop_words = "";
-struct sigaction earlier_int, earlier_term;
+struct sigaction earlier_int, earlier_term, earlier_trace;
+
+constexpr int64_t traced_steps = 10;
 
 void say(const char* text) {
   if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;  // there is no other place to report it
@@ -31,6 +34,11 @@ void on_signal(int signal) {
   say(". A second signal exits immediately.\n");
   if (stop_action) return stop_action(stop_context);
   request_stop();
+}
+
+void on_trace_signal(int, siginfo_t* info, void*) {
+  const int sent = info && info->si_code == SI_QUEUE ? info->si_value.sival_int : 0;
+  request_trace(sent > 0 ? sent : traced_steps);
 }
 
 void end_process(int signal) {
@@ -70,6 +78,18 @@ Interrupt::Interrupt(const char* what, void (*action)(void*), void* context) {
 Interrupt::~Interrupt() {
   sigaction(SIGINT, &earlier_int, nullptr);
   sigaction(SIGTERM, &earlier_term, nullptr);
+}
+
+TraceSignal::TraceSignal() {
+  struct sigaction action {};
+  action.sa_sigaction = on_trace_signal;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGUSR2, &action, &earlier_trace);
+}
+
+TraceSignal::~TraceSignal() {
+  sigaction(SIGUSR2, &earlier_trace, nullptr);
 }
 
 bool Interrupt::requested() {

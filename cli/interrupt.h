@@ -26,4 +26,15 @@ class Interrupt {
   static int exit_code();
 };
 
+/// While the object exists, SIGUSR2 requests a trace of the next training steps (bellows/system/trace_request.h). The
+/// number of steps is the value that was sent with the signal (`kill -q N -USR2 PID`), or 10.
+/// Threads: at most one object may exist in the process at a time
+class TraceSignal {
+ public:
+  TraceSignal();
+  ~TraceSignal();
+  TraceSignal(const TraceSignal&) = delete;
+  TraceSignal& operator=(const TraceSignal&) = delete;
+};
+
 }  // namespace bellows::cli

@@ -19,7 +19,7 @@ struct TrainResume {
 
 /// Trains one recipe after another and shows their epochs, as `bellows train` does. Joins the ranks of a launcher. Stop
 /// signals end all waits before training, and end the run after the current step during training. Create one object per
-/// process. It changes the log sink of the process.
+/// process. It changes the log sink of the process. SIGUSR2 records a trace of the next steps.
 class TrainSession {
  public:
   /// Params: saves – whether the runs have a folder, in which a stopped run saves a checkpoint
@@ -43,6 +43,7 @@ class TrainSession {
   std::atomic<train::Trainer*> trainer_ = nullptr;
   std::atomic<bool> several_ranks_ = false;
   const Interrupt interrupt_;
+  const TraceSignal trace_signal_;
   std::optional<World> world_;  ///< empty if elastic_ is set
   std::shared_ptr<comm::ElasticWorld> elastic_;
   const std::shared_ptr<std::atomic<bool>> first_ = std::make_shared<std::atomic<bool>>(true);

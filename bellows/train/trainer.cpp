@@ -226,6 +226,7 @@ void FitRun::begin(bool resume, bool accept_changes) {
   say_unused_keys();
   if (!folder_) {
     TORCH_CHECK_VALUE(!resume, "fit: the run cannot resume, because the recipe has no run_folder.");
+    trace_.emplace("", "");  // refuses requests for traces
     if (joined_.version) join_run();
     return;
   }

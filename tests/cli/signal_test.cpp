@@ -82,6 +82,28 @@ TEST(Signals, CtrlCSavesACheckpointThatResumes) {
   expect_it_resumes(folder / "run");
 }
 
+TEST(Signals, AUserSignalTracesTheNextSteps) {
+  const Scratch folder;
+  Process process({.arguments = long_run(folder / "run")});
+  ASSERT_TRUE(process.wait_until(epoch_done));
+  process.signal(SIGUSR2);
+  const auto traced = [](const Outcome& so_far) { return so_far.err.find("ui.perfetto.dev") != std::string::npos; };
+  EXPECT_TRUE(process.wait_until(traced));
+  process.signal(SIGINT);
+  const Outcome outcome = process.finish();
+  EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
+  std::string text;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "run")) {
+    if (!entry.path().filename().string().starts_with("trace-")) continue;
+    std::ifstream file(entry.path());
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  int steps = 0;
+  for (const auto& event : nlohmann::json::parse(text).at("traceEvents"))
+    steps += event.value("cat", "") == "step" ? 1 : 0;
+  EXPECT_EQ(steps, 10);
+}
+
 TEST(Signals, SecondCtrlCLeavesAtOnce) {
   const Scratch folder;
   Process process({.arguments = long_run(folder / "run")});

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "bellows/system/trace_request.h"
 #include "tests/train/support.h"
 
 namespace bellows::train {
@@ -78,6 +79,38 @@ TEST(StepTrace, WritesTheChosenStepsOnly) {
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder / "run")) files += entry.is_regular_file();
   EXPECT_EQ(files, 2);
+}
+
+TEST(StepTrace, WritesTheStepsAfterARequest) {
+  const TemporaryFolder folder;
+  const CapturedLog log;
+  StepTrace trace("", folder.path());
+  take_steps(trace, 1, 2);
+  request_trace(2);
+  take_steps(trace, 3, 6);
+  EXPECT_FALSE(trace.active());
+  EXPECT_EQ(counts_of(folder / "trace-3-4.json").at("aten::mm"), 2);
+  EXPECT_THAT(log.text(), HasSubstr("trace: recording steps 3 to 4."));
+  EXPECT_EQ(take_trace_request(), 0);
+}
+
+TEST(StepTrace, ARequestWithinARangeDoesNotShortenIt) {
+  const TemporaryFolder folder;
+  StepTrace trace("2-5", folder.path());
+  take_steps(trace, 1, 2);
+  request_trace(1);
+  take_steps(trace, 3, 6);
+  EXPECT_EQ(counts_of(folder / "trace-2-3.json").at("aten::mm"), 2);
+  EXPECT_EQ(counts_of(folder / "trace-4-5.json").at("aten::mm"), 2);
+}
+
+TEST(StepTrace, ARequestWithoutAFolderIsRefused) {
+  const CapturedLog log;
+  StepTrace trace("", "");
+  request_trace(2);
+  take_steps(trace, 1, 2);
+  EXPECT_FALSE(trace.active());
+  EXPECT_THAT(log.text(), HasSubstr("a trace was requested, but the run has no folder for it. Set run_folder."));
 }
 
 TEST(StepTrace, PhasesLieInsideTheirStepAndOperatorsInsideTheirPhase) {

@@ -9,6 +9,7 @@
 #include "bellows/comm/collectives.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/system/trace_request.h"
 
 namespace bellows::train {
 
@@ -74,12 +75,22 @@ StepTrace::~StepTrace() {
   }
 }
 
+void StepTrace::take_request(int64_t step) {
+  const int64_t steps = take_trace_request();
+  if (steps <= 0) return;
+  if (folder_.empty()) {
+    log_warn("trace: a trace was requested, but the run has no folder for it. Set run_folder.");
+    return;
+  }
+  requested_ = {step, step + std::min(steps, most_steps) - 1};
+  log_info("trace: recording steps ", requested_.first, " to ", requested_.last, ".");
+}
+
 void StepTrace::before(int64_t step) {
-  if (ranges_.empty()) return;
+  take_request(step);
   if (!tracer_) {
-    const auto range = std::find_if(ranges_.begin(), ranges_.end(),
-                                    [&](const StepRange& r) { return r.first <= step && step <= r.last; });
-    if (range == ranges_.end()) return;
+    const auto covers = [step](const StepRange& range) { return range.first <= step && step <= range.last; };
+    if (!covers(requested_) && std::none_of(ranges_.begin(), ranges_.end(), covers)) return;
     tracer_ = std::make_unique<inspect::StepTracer>();
     loader_ = std::make_shared<TraceWriter>();
     first_ = step;
@@ -94,7 +105,11 @@ void StepTrace::after(int64_t step) {
   last_ = step;
   const bool at_end =
       std::any_of(ranges_.begin(), ranges_.end(), [&](const StepRange& range) { return range.last == step; });
-  if (at_end) write(/*with_others=*/true);
+  if (at_end) {
+    write(/*with_others=*/true);
+  } else if (step == requested_.last) {
+    write(/*with_others=*/false);  // other ranks have no such request
+  }
 }
 
 void StepTrace::write(bool with_others) {

@@ -21,15 +21,16 @@ struct StepRange {
 ///         longer than 1000 steps
 std::vector<StepRange> parse_steps(std::string_view text);
 
-/// Records selected steps of a training run as Chrome traces. The files are named `trace-<first>-<last>.json`. A trace
-/// shows operators, autograd nodes, memory, and a bar for each step. It also has a bar for each inspect::TraceScope,
-/// such as the phases of the training loop ("load", "forward", "backward", "optimizer").
+/// Records selected steps of a training run as Chrome traces, and also the next steps after request_trace(). The files
+/// are named `trace-<first>-<last>.json`. A trace shows operators, autograd nodes, memory, and a bar for each step. It
+/// also has a bar for each inspect::TraceScope, such as the phases of the training loop ("load", "forward", "backward",
+/// "optimizer").
 /// Cost:    none outside the selected steps; see inspect::StepTracer for the selected steps
 /// Threads: all calls must come from the thread that runs the steps
 class StepTrace {
  public:
   /// Params: steps  – see parse_steps(). If empty, nothing is recorded
-  ///         folder – folder for the traces
+  ///         folder – folder for the traces. If it is empty, requests for traces are refused with a warning
   ///         ranks  – ranks that record the same steps. The first rank writes one trace with the events of all ranks.
   ///                  Null if there is only this process
   /// Throws: c10::ValueError if parse_steps() throws it, or if `folder` is empty and steps are selected
@@ -39,7 +40,9 @@ class StepTrace {
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
 
-  /// Starts recording if `step` is selected. Call this function before each step with the loop's step_count() + 1.
+  /// Starts recording if `step` is selected, or if request_trace() was called. A request concerns only this process, so
+  /// with several ranks, each rank with a request writes its own file. Call this function before each step with the
+  /// loop's step_count() + 1.
   void before(int64_t step);
   /// Ends the recording of a step and writes the trace after the last step of a range. Call this function after each
   /// step.
@@ -52,6 +55,7 @@ class StepTrace {
   std::shared_ptr<TraceWriter> loader_writer() const { return loader_; }
 
  private:
+  void take_request(int64_t step);
   void write(bool with_others);
 
   std::string folder_;
@@ -60,6 +64,7 @@ class StepTrace {
   std::unique_ptr<inspect::StepTracer> tracer_;
   std::shared_ptr<TraceWriter> loader_;  // shared, because the loader's workers may still write when the trace ends
   int64_t first_ = 0, last_ = 0;         ///< range recorded so far
+  StepRange requested_;                  ///< of the last request
   double step_start_us_ = 0;
 };
 
