@@ -1,6 +1,7 @@
 #pragma once
 
 // Includes the component tune, which searches for the best values of recipe keys.
+#include "bellows/tune/lr_range.h"
 #include "bellows/tune/pruner.h"
 #include "bellows/tune/sampler.h"
 #include "bellows/tune/search.h"

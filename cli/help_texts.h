@@ -230,10 +230,14 @@ trial_time and trial_memory, are counted and excluded. The best recipe is in bes
 
 A stopped or killed search continues with --resume. Finished trials are not repeated, and interrupted ones run again.
 
+With --lr-range, the command trains for 100 steps with learning rates from 1e-6 to 10, and suggests the rate at which the
+loss falls fastest.
+
 Examples:
   bellows tune digits-study.yaml
   bellows tune digits-study.yaml --jobs 4 --trials 200 --html study.html
   bellows tune digits-study.yaml --resume
+  bellows tune digits.yaml --lr-range
 )";
 
 inline constexpr const char* distill_footer =

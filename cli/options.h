@@ -105,10 +105,11 @@ struct SimulateArguments {
 struct TuneArguments {
   std::string study;
   std::vector<std::string> plugins;
-  std::string out;      ///< folder of the study; if "", the path of the study file without its extension
-  int64_t trials = -1;  ///< if negative, the number in the study file
-  int64_t seed = -1;    ///< if negative, the seed in the study file
-  int64_t jobs = 1;     ///< number of parallel trials
+  std::string out;        ///< folder of the study; if "", the path of the study file without its extension
+  int64_t trials = -1;    ///< if negative, the number in the study file
+  int64_t seed = -1;      ///< if negative, the seed in the study file
+  int64_t jobs = 1;       ///< number of parallel trials
+  bool lr_range = false;  ///< run a learning-rate range test instead; `study` is then a recipe file
   bool resume = false;
   std::string html;  ///< file for the HTML report; if "", there is no report
   JsonTarget json;

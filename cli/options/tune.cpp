@@ -23,6 +23,8 @@ CLI::App* add_tune(CLI::App& app, TuneArguments& arguments) {
       ->check(whole_number(0, int64_t{1} << 53));
   add_plugins(verb, arguments.plugins);
   verb->add_flag("--resume", arguments.resume, "Continue the search in --out");
+  verb->add_flag("--lr-range", arguments.lr_range,
+                 "Run a learning-rate range test and exit. STUDY is then a recipe file");
   begin_group(verb, "Output");
   verb->add_option("--out", arguments.out,
                    "Folder for the trials and the best recipe [default: STUDY without its extension]")

@@ -5,11 +5,13 @@
 #include "bellows/core/error.h"
 #include "bellows/core/stats.h"
 #include "bellows/system/file.h"
+#include "bellows/tune/lr_range.h"
 #include "bellows/tune/search.h"
 #include "bellows/tune/study_page.h"
 #include "cli/json_text.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "cli/train_session.h"
 
 namespace bellows::cli {
 
@@ -20,7 +22,7 @@ using tune::StudyFile;
 using tune::Trial;
 using tune::TrialState;
 
-constexpr size_t listed_trials = 10;
+constexpr size_t listed_trials = 10, lr_rows_between = 5;
 
 StudyFile study_file(const TuneArguments& arguments) {
   try {
@@ -74,8 +76,8 @@ int64_t violating(const Study& study) {
 }
 
 std::string counts_text(const Study& study) {
-  std::string text = c10::str(study.finished(), " trials: ", count_of(study, TrialState::complete), " complete");
-  if (const int64_t violations = violating(study)) text += c10::str(" (", violations, " violate a constraint)");
+  std::string text = c10::str("Trials: ", count_of(study, TrialState::complete), " complete");
+  if (const int64_t outside = violating(study)) text += c10::str(" (", outside, " outside of the constraints)");
   text +=
       c10::str(", ", count_of(study, TrialState::pruned), " pruned, ", count_of(study, TrialState::failed), " failed");
   const int64_t interrupted = count_of(study, TrialState::interrupted);
@@ -164,10 +166,33 @@ void show_progress(Terminal& terminal, const Study& study, int64_t trials) {
                   best ? "best " + trial_text(study, *best) : "");
 }
 
+int run_lr_range(const TuneArguments& arguments) {
+  const train::Recipe recipe = load_recipe(arguments.study);
+  check_usable(recipe);
+  const tune::LrRange range = tune::lr_range_test(recipe);
+  std::string table = pad_left("lr", 12) + pad_left("loss", 12) + pad_left("smooth loss", 14) + "\n";
+  nlohmann::ordered_json json{{"suggested_lr", range.suggested}, {"diverged", range.diverged}};
+  json["steps"] = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < range.steps.size(); ++i) {
+    const tune::LrRangeStep& step = range.steps[i];
+    json["steps"].push_back({{"lr", step.lr}, {"loss", step.loss}, {"smooth_loss", step.smooth_loss}});
+    if (i % lr_rows_between != 0) continue;
+    table += pad_left(number("%.2e", step.lr), 12) + pad_left(number("%.4f", step.loss), 12) +
+             pad_left(number("%.4f", step.smooth_loss), 14) + "\n";
+  }
+  const std::string result = range.suggested > 0
+                                 ? number("Suggested: lr: %.2e", range.suggested)
+                                 : std::string("No rate reduces the loss. Check the data and the model");
+  if (arguments.json != "-") print_result(table + result + "\n");
+  write_json(arguments.json, json_text(json));
+  return range.suggested > 0 ? exit_done : exit_failed;
+}
+
 }  // namespace
 
 int run_tune(const TuneArguments& arguments) {
   check_alone("tune", "", "Use --jobs for parallel trials.");
+  if (arguments.lr_range) return run_lr_range(arguments);
   const StudyFile file = study_file(arguments);
   const std::string folder = study_folder(arguments);
   check_output_file(arguments.json);

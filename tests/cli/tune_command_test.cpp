@@ -27,7 +27,7 @@ TEST(TuneCommand, FindsTheBetterRateAndResumes) {
   std::ofstream(file) << study_text();
   const Outcome first = run_bellows({"tune", file, "--trials", "1"});
   ASSERT_EQ(first.exit_code, 0) << first.err;
-  EXPECT_THAT(first.out, HasSubstr("1 trials: 1 complete, 0 pruned, 0 failed."));
+  EXPECT_THAT(first.out, HasSubstr("Trials: 1 complete, 0 pruned, 0 failed."));
   expect_failure(run_bellows({"tune", file}), 1, "already contains a search");
   const Outcome outcome = run_bellows({"tune", file, "--resume", "--json", "--html", page});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -46,7 +46,15 @@ TEST(TuneCommand, StatesThatNoTrialHoldsTheConstraints) {
   const Outcome outcome = run_bellows({"tune", folder / "s.yaml", "--out", folder / "out"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.out, HasSubstr("No trial holds the constraints: accuracy at least 0.9999"));
-  EXPECT_THAT(outcome.out, HasSubstr("1 trials: 1 complete (1 violate a constraint)"));
+  EXPECT_THAT(outcome.out, HasSubstr("Trials: 1 complete (1 outside of the constraints)"));
+}
+
+TEST(TuneCommand, SuggestsALearningRate) {
+  const Scratch folder;
+  std::ofstream(folder / "digits.yaml") << "data: " << digits() << "\nmodel: mlp\n";
+  const Outcome outcome = run_bellows({"tune", folder / "digits.yaml", "--lr-range"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("Suggested: lr: "));
 }
 
 TEST(TuneCommand, RejectsUnusableStudies) {

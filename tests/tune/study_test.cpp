@@ -189,6 +189,28 @@ TEST_F(StudyTest, ConstraintsSteerTheSearch) {
   }
 }
 
+// A third of the trials of a full grid. The accuracy has one optimum, and rates and sizes depend on each other.
+TEST_F(StudyTest, ComesCloseToAFullGridInAThirdOfItsTrials) {
+  const auto accuracy = [](const Assignment& v) {
+    const double rate = v[0] - 0.5 * v[1];
+    return Metrics{{"accuracy", 0.97 - 0.05 * (rate - 1) * (rate - 1) - 0.03 * std::abs(v[1] - 2) - 0.1 * (v[2] == 3)}};
+  };
+  const std::vector<std::string> four = {"a", "b", "c", "d"};
+  StudyOptions options{.space = {{choice("lr", four), choice("size", four), choice("momentum", four)}},
+                       .sampler = "grid"};
+  Study grid(options, "", false);
+  run_trials(grid, 64, accuracy);
+  const double best = -best_trial(grid.trials())->objective;
+  options.sampler = "tpe";
+  int64_t close = 0;
+  for (options.seed = 1; options.seed <= 3; ++options.seed) {
+    Study study(options, "", false);
+    run_trials(study, 21, accuracy);
+    close += -best_trial(study.trials())->objective >= 0.95 * best;
+  }
+  EXPECT_GE(close, 2);
+}
+
 TEST_F(StudyTest, PrunesAndRemembersReports) {
   StudyOptions options = mixed_study("random");
   options.halving = HalvingOptions{.first_rung = 1, .factor = 2};
