@@ -11,7 +11,6 @@
 #include "cli/json_text.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
-#include "cli/train_session.h"
 
 namespace bellows::cli {
 
