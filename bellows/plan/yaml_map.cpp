@@ -87,7 +87,8 @@ bool YamlMap::flag(const char* key) const {
 
 std::string YamlMap::text(const char* key) const {
   if (!has(key)) return "";
-  TORCH_CHECK_VALUE((*map_)[key].IsScalar(), where_, ": expected ", key, " to be text, found ", shown((*map_)[key]), ".");
+  TORCH_CHECK_VALUE((*map_)[key].IsScalar(), where_, ": expected ", key, " to be text, found ", shown((*map_)[key]),
+                    ".");
   return (*map_)[key].Scalar();
 }
 

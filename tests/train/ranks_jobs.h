@@ -45,7 +45,9 @@ inline std::vector<Job> jobs_for(
   return jobs;
 }
 
-inline std::vector<Job> ranks_jobs(const Recipe& recipe, int ranks) { return jobs_for(ranks, recipe, ranks_job); }
+inline std::vector<Job> ranks_jobs(const Recipe& recipe, int ranks) {
+  return jobs_for(ranks, recipe, ranks_job);
+}
 
 inline Recipe ranks_recipe() {
   Recipe recipe;
