@@ -80,8 +80,7 @@ TEST(OperatorRules, OtherErrorsArePassedOn) {
 TEST(OperatorRules, RequireSeedNeedsTheKeySeed) {
   EXPECT_THAT(
       error_of([] { Recipe::parse("require_seed: true", "my.yaml"); }),
-      HasSubstr("recipe: my.yaml: require_seed = true, but the recipe does not contain the key seed. Add a line "
-                "such as `seed: 1`."));
+      HasSubstr("recipe: my.yaml: require_seed = true, but the key seed is missing. Add a line such as `seed: 1`."));
   EXPECT_TRUE(Recipe::parse("seed: 7\nrequire_seed: true").require_seed);
   EXPECT_NO_THROW(Recipe::parse("require_seed: false"));
 }

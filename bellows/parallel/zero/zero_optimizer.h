@@ -133,9 +133,9 @@ struct SavedTensor {
 /// boundaries. Every rank therefore quantizes in the same way as a single process. Codes and scales are saved and
 /// loaded bit-identically on any number of ranks.
 /// Numerics: for elementwise optimizers, a step matches that of one process with the mean of the ranks' gradients. In
-///           float64, it matches to 1e-9 over 20 steps (tests/parallel/zero_parity_test.cpp). Low-bit state is
-///           bit-identical for the same gradients (tests/parallel/zero_low_bit_test.cpp). Offloading does not change any
-///           bit (tests/parallel/zero_offload_test.cpp)
+///           float64, it matches to 1e-9 over 20 steps (tests/parallel/zero/parity_test.cpp). Low-bit state is
+///           bit-identical for the same gradients (tests/parallel/zero/low_bit_test.cpp). Offloading does not change any
+///           bit (tests/parallel/zero/offload_test.cpp)
 /// Cost:     for n bytes of parameters and W ranks, the state takes 1/W of its size in one process (2 n bytes for
 ///           AdamW). Gradients take n bytes in stage 1. In stages 2 and 3, they take n/W bytes, plus up to four buckets
 ///           for the exchange, one that is being filled, and those that wait for an earlier one (docs/limitations.md).
@@ -179,7 +179,7 @@ class ShardedOptimizer final : public torch::optim::Optimizer,
   ///
   /// With one rank in `group` and all ranks in `replicas`, this is data parallelism with updates in backward. Every rank
   /// then has complete parameters and state, and gradients need the memory of a few buckets only.
-  /// Numerics: bit-identical to backward(), step() and zero_grad() (tests/parallel/zero_in_backward_test.cpp)
+  /// Numerics: bit-identical to backward(), step() and zero_grad() (tests/parallel/zero/in_backward_test.cpp)
   /// Cost:     gradients take no memory except for the exchange. For each bucket, the ranks also exchange one byte per
   ///           parameter, instead of one exchange per step
   /// Throws:   c10::ValueError in stage 1, if there are gradients, and if such a guard exists. While the guard exists,
@@ -281,10 +281,10 @@ class ShardedOptimizer final : public torch::optim::Optimizer,
 ///                 divided its layers, `group` contains the ranks with the same slices; keep that object
 /// Throws: c10::ValueError, before anything changes, if the ranks' parameters, options or versions of Bellows or libtorch
 ///         differ (the message names the rank and the difference). Paths may differ. It is also thrown if an option is
-///         out of range, or if a pattern in `units` matches no module (the message suggests one). It is also thrown if the
-///         parameters belong to another model, to amp::MasterWeights or, in stages 2 and 3, to a Pipeline, and if
-///         the optimizer is not supported: LBFGS, Adafactor, lr_tensor, stochastic_rounding, or low-bit state of a parameter that is not row-major. With
-///         `offload_state` = file, it is also thrown for optimizers without state and for user-defined classes.
+///         out of range, or if a pattern in `units` matches no module (the message suggests one). The parameters must not
+///         belong to another model, to amp::MasterWeights or, in stages 2 and 3, to a Pipeline. Not supported are LBFGS,
+///         Adafactor, lr_tensor, stochastic_rounding, and low-bit state of parameters that are not row-major. With
+///         `offload_state` = file, optimizers without state and user-defined classes are not supported, either.
 ///         c10::Error on every rank if the folder of one rank does not exist or its disk has too little space.
 ///         After an error of `offload_state`, the parameters have the values of rank 0, and the optimizer has its
 ///         earlier state. You can call the function again with other options

@@ -305,8 +305,7 @@ constexpr Row table[] = {
     {"require_seed",
      &Recipe::require_seed,
      {},
-     "a recipe file must contain the key seed, and an operator that draws random numbers before a seed is set is an "
-     "error",
+     "recipe files must contain the key seed, and drawing random numbers before a seed is set is an error",
      false},
     {"compile", &Recipe::compile, "none, forward, step",
      "what to compile, on the CPU. forward: evaluation and the forward pass. step: evaluation and the complete "
@@ -416,8 +415,7 @@ constexpr Row table[] = {
      "with an axis tensor in mesh, also divide norms, dropout and residuals along the sequence, which needs less "
      "memory"},
     {"context_method", &Recipe::context_method, "ring, all_to_all, gather",
-     "with an axis context in mesh, how ranks compute attention. ring: keys and values travel around the ring of "
-     "ranks. "
+     "with an axis context in mesh, how ranks compute attention. ring: keys and values travel around the ring. "
      "all_to_all: each rank computes some heads of complete sequences. gather: each rank gathers all keys and values"},
     {"pipeline_schedule",
      &Recipe::pipeline_schedule,
@@ -723,8 +721,7 @@ Recipe parse_over(Recipe recipe, std::string_view text, std::string_view where) 
     assign(row, recipe, is_map ? map_in_yaml(item.second) : text_in_yaml(item.second), origin);
   }
   TORCH_CHECK_VALUE(!seen.contains("require_seed") || !recipe.require_seed || seen.contains("seed"), "recipe: ", where,
-                    ": require_seed = true, but the recipe does not contain the key seed. Add a line such as "
-                    "`seed: 1`.");
+                    ": require_seed = true, but the key seed is missing. Add a line such as `seed: 1`.");
   check_keys_together(recipe, std::string(where));
   return recipe;
 }

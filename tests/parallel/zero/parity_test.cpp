@@ -9,7 +9,7 @@
 #include "bellows/optim/clip.h"
 #include "bellows/optim/state/state.h"
 #include "bellows/parallel/ddp/distributed_data_parallel.h"
-#include "tests/parallel/zero_support.h"
+#include "tests/parallel/zero/support.h"
 
 // What a sharded optimizer gives is what one process gives on the same global batch.
 namespace bellows::parallel::testing::zero {

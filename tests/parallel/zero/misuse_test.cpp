@@ -10,7 +10,7 @@
 #include "bellows/optim/state/state.h"
 #include "bellows/parallel/zero/gradient_buckets.h"
 #include "bellows/parallel/zero/shard_layout.h"
-#include "tests/parallel/zero_support.h"
+#include "tests/parallel/zero/support.h"
 #include "tests/support/errors.h"
 #include "tests/support/failing_allocation.h"
 

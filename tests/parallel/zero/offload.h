@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bellows/optim/state/state.h"
-#include "tests/parallel/zero_support.h"
+#include "tests/parallel/zero/support.h"
 #include "tests/support/temporary_folder.h"
 
 namespace bellows::parallel::testing::zero {

@@ -13,7 +13,7 @@
 #include "bellows/optim/optimizers.h"
 #include "bellows/parallel/zero/zero_optimizer.h"
 #include "tests/parallel/ranks.h"
-#include "tests/parallel/zero_net.h"
+#include "tests/parallel/zero/net.h"
 
 namespace bellows::parallel::testing::zero {
 

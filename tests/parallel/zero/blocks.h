@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "tests/parallel/zero_support.h"
+#include "tests/parallel/zero/support.h"
 
 namespace bellows::parallel::testing::zero {
 

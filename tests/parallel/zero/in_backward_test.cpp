@@ -7,7 +7,7 @@
 #include "bellows/optim/state/state.h"
 #include "bellows/optim/step_in_backward.h"
 #include "bellows/recompute/activation_checkpoint.h"
-#include "tests/parallel/zero_blocks.h"
+#include "tests/parallel/zero/blocks.h"
 #include "tests/support/errors.h"
 
 // Sharded optimizers that update parameters during backward.

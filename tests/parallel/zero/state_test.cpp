@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "tests/parallel/zero_support.h"
+#include "tests/parallel/zero/support.h"
 #include "tests/support/errors.h"
 
 // The state of a sharded optimizer: whole, in parts, and how much of it a rank has.

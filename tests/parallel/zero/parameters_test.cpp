@@ -5,7 +5,7 @@
 
 #include "bellows/optim/state/state.h"
 #include "bellows/recompute/activation_checkpoint.h"
-#include "tests/parallel/zero_blocks.h"
+#include "tests/parallel/zero/blocks.h"
 #include "tests/support/errors.h"
 
 // ZeRO-3: which parameters are in memory, what may be done with them, and how they are saved.

@@ -1,4 +1,4 @@
-#include "tests/parallel/zero_offload.h"
+#include "tests/parallel/zero/offload.h"
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
@@ -10,7 +10,7 @@
 #include "bellows/comm/mesh.h"
 #include "bellows/io/tensors/safetensors.h"
 #include "bellows/optim/clip.h"
-#include "tests/parallel/zero_blocks.h"
+#include "tests/parallel/zero/blocks.h"
 #include "tests/support/errors.h"
 
 // Shards and optimizer state in files: the results are those of a run in memory, bit by bit.

@@ -8,7 +8,7 @@
 #include "bellows/optim/state/state.h"
 #include "tests/checkpoint/support.h"
 #include "tests/parallel/saved_tensors.h"
-#include "tests/parallel/zero_support.h"
+#include "tests/parallel/zero/support.h"
 #include "tests/support/errors.h"
 
 // State of 8 and 4 bits under a sharded optimizer: cut between blocks, coded as one process codes it.

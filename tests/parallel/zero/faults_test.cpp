@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "tests/parallel/zero_blocks.h"
+#include "tests/parallel/zero/blocks.h"
 
 namespace bellows::parallel::testing::zero {
 namespace {

@@ -8,7 +8,7 @@
 #include "bellows/parallel/zero/weights_source.h"
 #include "bellows/system/file.h"
 #include "bellows/tap/skip_initialization.h"
-#include "tests/parallel/zero_blocks.h"
+#include "tests/parallel/zero/blocks.h"
 #include "tests/support/errors.h"
 #include "tests/support/temporary_folder.h"
 

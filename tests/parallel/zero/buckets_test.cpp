@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "tests/parallel/zero_blocks.h"
+#include "tests/parallel/zero/blocks.h"
 #include "tests/support/errors.h"
 
 // When ZeRO-2 and ZeRO-3 exchange the buckets of gradients.

@@ -5,7 +5,7 @@
 
 #include "bellows/comm/mesh.h"
 #include "bellows/optim/state/state.h"
-#include "tests/parallel/zero_blocks.h"
+#include "tests/parallel/zero/blocks.h"
 #include "tests/support/errors.h"
 
 // Hybrid sharding: copies of the model, each of which is sharded over several ranks. Also frozen parameters.

@@ -10,7 +10,7 @@
 #include "bellows/checkpoint/sharded.h"
 #include "bellows/core/error.h"
 #include "tests/parallel/own_processes.h"
-#include "tests/parallel/zero_blocks.h"
+#include "tests/parallel/zero/blocks.h"
 
 namespace bellows::parallel::testing::zero {
 namespace {
