@@ -22,7 +22,7 @@ std::string gain_text(double gain) {
 }
 
 /// As YAML: "num_workers=-1" becomes "num_workers: -1".
-std::string yaml_setting(std::string setting) {
+std::string yaml_setting(const std::string& setting) {
   const size_t equals = setting.find('=');
   return setting.substr(0, equals) + ": " + setting.substr(equals + 1);
 }

@@ -99,8 +99,8 @@ TEST(Signals, AUserSignalTracesTheNextSteps) {
     text.assign(std::istreambuf_iterator<char>(file), {});
   }
   int steps = 0;
-  for (const auto& event : nlohmann::json::parse(text).at("traceEvents"))
-    steps += event.value("cat", "") == "step" ? 1 : 0;
+  const nlohmann::json trace = nlohmann::json::parse(text);
+  for (const auto& event : trace.at("traceEvents")) steps += event.value("cat", "") == "step" ? 1 : 0;
   EXPECT_EQ(steps, 10);
 }
 

@@ -144,7 +144,9 @@ TEST(LoadData, MakesRandomRequestsFromTheMetadata) {
   EXPECT_EQ(requests[0][1].name, "b");
   EXPECT_EQ(requests[0][1].shape, (std::vector<int64_t>{3, 2}));
   EXPECT_EQ(requests[0][1].bytes.size(), 48);
-  for (const json& one : json::parse(request_body(requests[0], true).text)["inputs"])
+  const json inputs = json::parse(request_body(requests[0], true).text)["inputs"];
+  ASSERT_EQ(inputs.size(), 2);
+  for (const json& one : inputs)
     for (const json& value : one["data"]) EXPECT_TRUE(value >= 0 && value < 5);
   EXPECT_EQ(make_requests(metadata, {.batch_size = 3, .vocabulary = 5})[0][0].bytes, requests[0][0].bytes);
   EXPECT_NE(make_requests(metadata, {.seed = 2, .batch_size = 3, .vocabulary = 5})[0][0].bytes, requests[0][0].bytes);
