@@ -1,6 +1,7 @@
 #include "bellows/tune/importance.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 
@@ -35,7 +36,8 @@ std::vector<double> groups_of(const std::vector<double>& values, bool choice) {
   distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
   if (choice || distinct.size() <= number_groups) return values;
   std::vector<double> groups = ranks_of(values);
-  for (double& group : groups) group = static_cast<double>(static_cast<size_t>(group) * number_groups / values.size());
+  const auto count = static_cast<double>(values.size());
+  for (double& group : groups) group = std::floor(group * static_cast<double>(number_groups) / count);
   return groups;
 }
 
