@@ -6,6 +6,7 @@
 #include "bellows/core/stats.h"
 #include "bellows/system/stop.h"
 #include "bellows/train/job.h"
+#include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/step/train_loop.h"
 
 namespace bellows::train {
@@ -19,6 +20,7 @@ constexpr int64_t untimed_steps = 2;
 double median_step_seconds(const Recipe& recipe, int64_t steps) {
   using Clock = std::chrono::steady_clock;
   TrainLoop loop(make_job(recipe));
+  settle(loop);
   loop.run_steps(untimed_steps);
   std::vector<double> seconds;
   seconds.reserve(static_cast<size_t>(steps));
@@ -45,8 +47,8 @@ std::vector<BatchThroughput> sweep_batches(const Recipe& recipe, int64_t steps,
   std::vector<BatchThroughput> sweep;
   sweep.reserve(4);
   for (int64_t factor = 1; factor <= largest_factor && saturating_batch(sweep) == 0; factor *= 2) {
-    Recipe larger = without_output(recipe);
-    larger.batch_size = factor * recipe.batch_size;
+    Recipe larger = with_total_batch(without_output(recipe), 1);
+    larger.batch_size *= factor;
     sweep.push_back({larger.batch_size, time_steps ? time_steps(larger) : median_step_seconds(larger, steps)});
   }
   return sweep;

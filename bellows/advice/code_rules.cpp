@@ -79,7 +79,9 @@ std::optional<Finding> odd_sizes(const RecipeProfile& profile) {
   if (odd < 0.1 * all || all == 0) return std::nullopt;
   std::vector<std::string> settings;
   const int64_t batch = profile.recipe.batch_size;
-  if (batch % 8 != 0 && batch > 8) settings = {c10::str("batch_size=", (batch + 7) / 8 * 8)};
+  const bool of_batch = std::ranges::any_of(  // those of convolutions are sizes of filters
+      profile.step.odd_sizes, [](const auto& sizes) { return sizes.op.find("conv") == std::string::npos; });
+  if (of_batch && batch % 8 != 0 && batch > 8) settings = {c10::str("batch_size=", (batch + 7) / 8 * 8)};
   return Finding{.text = c10::str("Operators with sizes that are not multiples of 8 compute ", percent_of(odd, all),
                                   " of the FLOPs. Kernels for matrix units, such as bf16 kernels, are slower with such "
                                   "sizes."),
@@ -95,13 +97,15 @@ std::optional<Finding> small_norm_batch(const RecipeProfile& profile) {
     if (norm.samples < least_norm_batch) add_place(places, norm.module);
   }
   if (samples >= least_norm_batch) return std::nullopt;
+  std::vector<std::string> settings;
+  if (profile.recipe.batch_size < 16) settings = {"batch_size=16"};
   return Finding{
       .text = c10::str("Batch norms compute their statistics from ", samples, samples == 1 ? " sample" : " samples",
                        ". Below ", least_norm_batch,
                        " samples, accuracy suffers. Gradient accumulation does not help, because each batch is "
                        "normalized alone. Use larger batches, sync_batch_norm on several ranks, or group norm."),
       .places = std::move(places),
-      .settings = {"batch_size=16"}};
+      .settings = std::move(settings)};
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "bellows/advice/findings.h"
 
+#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
@@ -18,6 +19,21 @@ const std::vector<FindingRule>& finding_rules() {
   return table;
 }
 
+namespace {
+
+/// Whether the recipe with these settings is valid.
+bool fits(Recipe recipe, const std::vector<std::string>& settings) {
+  try {
+    for (const std::string& setting : settings) recipe.set(setting);
+    recipe.validate();
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
 std::vector<Finding> findings_of(const RecipeProfile& profile) {
   std::vector<Finding> findings;
   findings.reserve(finding_rules().size());
@@ -26,6 +42,7 @@ std::vector<Finding> findings_of(const RecipeProfile& profile) {
     if (!found) continue;
     found->name = rule.name;
     found->title = rule.title;
+    if (!fits(profile.recipe, found->settings)) found->settings.clear();
     findings.push_back(*std::move(found));
   }
   std::ranges::stable_sort(findings, std::greater<>(), &Finding::gain);

@@ -3,9 +3,19 @@
 #include <utility>
 
 #include "bellows/system/stop.h"
+#include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/step/train_loop.h"
 
 namespace bellows::train {
+
+void settle(TrainLoop& loop) {
+  if (loop.job().recipe.compile == "none") return;
+  constexpr int64_t most_steps = 200;
+  for (int64_t step = 0; step < 4 || (!loop.is_compiled() && step < most_steps); ++step) {
+    throw_if_stopped("compiling steps");
+    loop.run_steps(1);
+  }
+}
 
 Recipe without_output(Recipe recipe) {
   recipe.batch_size_start = recipe.image_size_start = 0;
@@ -22,6 +32,7 @@ RecipeProfile profile_job(Job job, const RecipeProfileOptions& options) {
                     "`trace_steps` instead.");
   job.recipe = without_output(std::move(job.recipe));
   TrainLoop loop(std::move(job));
+  settle(loop);
   RecipeProfile result{.recipe = loop.job().recipe, .machine = this_machine()};
   const Model& model = loop.job().model;
   result.parameters = static_cast<int64_t>(model.parameters().size());
@@ -41,7 +52,7 @@ RecipeProfile profile_job(Job job, const RecipeProfileOptions& options) {
 }
 
 RecipeProfile profile_recipe(Recipe recipe, const RecipeProfileOptions& options) {
-  return profile_job(make_job(without_output(std::move(recipe))), options);
+  return profile_job(make_job(with_total_batch(without_output(std::move(recipe)), 1)), options);
 }
 
 }  // namespace bellows::train

@@ -13,6 +13,8 @@
 
 namespace bellows::train {
 
+class TrainLoop;
+
 /// The profile of a recipe's training step, with the facts that advice needs.
 struct RecipeProfile {
   Recipe recipe{};
@@ -32,15 +34,18 @@ struct RecipeProfileOptions {
   TraceWriter* trace = nullptr;                  ///< if not null, another step is recorded as a Chrome trace
 };
 
+/// Trains until the steps are compiled, if the recipe says so, but at most 200 steps.
+void settle(TrainLoop& loop);
 /// Returns the recipe with its full batch size and image size from the first step on, and without output files.
 Recipe without_output(Recipe recipe);
 
-/// Trains with the recipe for some steps, at the full batch and image size, and profiles them. Nothing is written.
+/// Trains with the recipe for some steps, at the full batch and image size, and profiles them. Nothing is written, except
+/// a missing `teacher_cache`.
 /// Cost:   see inspect::profile()
 /// Throws: like make_job() and TrainLoop::step(); c10::ValueError if the device is not a CPU, because the times of
 ///         operators are measured on the host
 RecipeProfile profile_recipe(Recipe recipe, const RecipeProfileOptions& options = {});
-/// The same for your own job.
+/// The same for your own job. Its model and optimizers take about 20 real steps, and its generators advance.
 RecipeProfile profile_job(Job job, const RecipeProfileOptions& options = {});
 
 }  // namespace bellows::train

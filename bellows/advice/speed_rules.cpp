@@ -35,7 +35,7 @@ std::vector<std::string> loader_settings(const RecipeProfile& profile, data::Rem
   const Recipe& recipe = profile.recipe;
   if (remedy == data::Remedy::more_threads && recipe.num_workers >= 0) return {"num_workers=-1"};
   if (remedy == data::Remedy::bigger_prefetch)
-    return {c10::str("prefetch=", 2 * std::max<int64_t>(recipe.prefetch, 1))};
+    return {c10::str("prefetch=", std::min<int64_t>(4 * std::max<int64_t>(recipe.prefetch, 1), 1024))};
   if (remedy != data::Remedy::cache_decoded) return {};
   const double bytes = profile.loader.picture_bytes * static_cast<double>(profile.loader.source_samples);
   return {c10::str("image_cache_mb=", static_cast<int64_t>(std::ceil(1.1 * bytes / (1 << 20))))};
@@ -49,23 +49,26 @@ std::optional<Finding> slow_loader(const RecipeProfile& profile) {
   if (profile.recipe.num_workers == 0) {
     const double workers = static_cast<double>(std::max<int64_t>(profile.machine.usable_threads(), 2));
     return Finding{.text = waits + " Batches are loaded between steps. Worker threads can load them during steps.",
-                   .settings = {"num_workers=-1", "prefetch=4"},
+                   .settings = {"num_workers=-1", c10::str("prefetch=", std::max<int64_t>(profile.recipe.prefetch, 4))},
                    .gain = profile.step.step_s / overlapped_seconds(profile, loading, workers)};
   }
   const data::Advice advice = profile.loader.advice();
+  if (advice.remedy == data::Remedy::none) return std::nullopt;
   return Finding{.text = waits + " " + advice.sentence,
                  .settings = loader_settings(profile, advice.remedy),
-                 .gain = std::min(advice.gain, gain_without(profile, loading))};
+                 .gain = advice.gain > 1 ? std::min(advice.gain, gain_without(profile, loading)) : 0};
 }
 
 std::optional<Finding> small_batch(const RecipeProfile& profile) {
   const double host = seconds_of(profile, Limit::host), step = profile.step.step_s;
-  if (host < 0.3 * step) return std::nullopt;
+  // Compiled code and replicas in threads are not observed, so their time looks like host overhead.
+  const bool observed = profile.recipe.compile == "none" && profile.recipe.data_parallel != "dp";
+  if (host < 0.3 * step || !observed) return std::nullopt;
   constexpr int64_t factor = 4;
   const double longer = host + static_cast<double>(factor) * (step - host);
   return Finding{.text = c10::str("Calls of operators and code between them take ", percent_of(host, step),
-                                  " of the step, independently of the batch of ", profile.batch_size,
-                                  profile.batch_size == 1 ? " sample." : " samples.",
+                                  " of the step, mostly independently of the batch of ", profile.recipe.batch_size,
+                                  profile.recipe.batch_size == 1 ? " sample." : " samples.",
                                   " Larger batches divide this time among more samples. Tune the learning rate again."),
                  .settings = {c10::str("batch_size=", factor * profile.recipe.batch_size)},
                  .gain = static_cast<double>(factor) * step / longer};
@@ -132,8 +135,12 @@ std::optional<Finding> fp32_matmuls(const RecipeProfile& profile) {
 }
 
 std::optional<Finding> swapping(const RecipeProfile& profile) {
-  const double faults = profile.step.major_faults;
-  if (faults < 1) return std::nullopt;
+  // The loader reads mapped files, whose first reads are page faults, too.
+  const double batches = std::max<double>(1, static_cast<double>(profile.loader.batches));
+  const double of_loader = static_cast<double>(profile.loader.major_faults) / batches *
+                           static_cast<double>(profile.recipe.gradient_accumulation_steps);
+  const double faults = profile.step.major_faults - of_loader;
+  if (faults < 1 || profile.recipe.batch_size < 2) return std::nullopt;
   return Finding{
       .text = c10::str("A step reads ", std::lround(faults),
                        " pages of memory from a disk. The process needs more "

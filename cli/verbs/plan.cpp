@@ -123,9 +123,12 @@ int64_t epoch_samples_of(const PlanArguments& arguments, const Recipe& recipe) {
 void compare_machines(const train::PriceList& prices, const PlanArguments& arguments, PlanReport& report) {
   const train::MemoryPlan& plan = report.plan;
   report.epoch_samples = epoch_samples_of(arguments, plan.recipe);
+  // The work is that of one batch. The dry run has at most two batches.
+  const int64_t accumulated = plan.recipe.gradient_accumulation_steps;
+  const int64_t batches = report.measured_step ? accumulated : std::min<int64_t>(accumulated, 2);
   report.machines =
       train::compare_machines(prices, {.work = train::count_work(plan.recipe, plan.size),
-                                       .seconds = report.situation.step_seconds,
+                                       .seconds = report.situation.step_seconds / static_cast<double>(batches),
                                        .here = train::node_rates(train::measure_cluster(), plan.recipe.precision),
                                        .precision = plan.recipe.precision,
                                        .peak_bytes = plan.peak_bytes(),

@@ -205,10 +205,23 @@ TEST(Findings, OddBatchesAreRoundedUp) {
 TEST(Findings, BatchNormNeedsSamples) {
   RecipeProfile profile = quiet_profile();
   profile.step.batch_norms = {{"norm1", 2}, {"norm2", 32}};
-  const Finding finding = finding_of(profile, "small_norm_batch");
+  Finding finding = finding_of(profile, "small_norm_batch");
   EXPECT_THAT(finding.text, HasSubstr("from 2 samples"));
   EXPECT_THAT(finding.places, ElementsAre("norm1"));
+  EXPECT_THAT(finding.settings, IsEmpty()) << "the batch of the recipe is large enough";
+  profile.recipe.batch_size = 2;
+  finding = finding_of(profile, "small_norm_batch");
   EXPECT_THAT(finding.settings, ElementsAre("batch_size=16"));
+}
+
+TEST(Findings, SettingsFitTheOtherKeysOfTheRecipe) {
+  RecipeProfile profile = quiet_profile();
+  profile.recipe.recompute = "blocks";
+  profile.step.recomputation = {.calls = 10, .seconds = 0.02};
+  profile.step.memory.emplace();
+  EXPECT_THAT(finding_of(profile, "needless_recomputation").settings, ElementsAre("recompute=none"));
+  profile.recipe.activation_memory_budget_mb = 10;  // works only with recomputation
+  EXPECT_THAT(finding_of(profile, "needless_recomputation").settings, IsEmpty());
 }
 
 TEST(Findings, SettingsAreValid) {

@@ -121,7 +121,7 @@ TEST(RecipeProfile, NamesTheLineThatCopiesAPermutedTensor) {
   EXPECT_GT(found->gain, 1);
 }
 
-TEST(RecipeProfile, NamesOddSizesAndFp32) {
+TEST(RecipeProfile, NamesOddSizes) {
   const torch::nn::Sequential net(torch::nn::Linear(8, 1001), torch::nn::Linear(1001, 1001),
                                   torch::nn::Linear(1001, 3));
   const RecipeProfile profile = profile_job(small_job(net), short_run());

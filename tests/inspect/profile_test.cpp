@@ -58,6 +58,8 @@ TEST(Roofline, TheLongestTimeIsTheLimit) {
   EXPECT_DOUBLE_EQ(op.least_seconds(round_peaks), 0.1);
   EXPECT_EQ(op.limit(round_peaks), Limit::memory);
   op.seconds = 2.5;  // 25 times the roofline
+  EXPECT_EQ(op.limit(round_peaks), Limit::memory) << "a call of more than a second is not overhead";
+  op.calls = 1e4;
   EXPECT_EQ(op.limit(round_peaks), Limit::host);
   op.calls = 1e6, op.seconds = 0;
   EXPECT_DOUBLE_EQ(op.least_seconds(round_peaks), 1);

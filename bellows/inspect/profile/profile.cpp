@@ -55,31 +55,14 @@ void time_steps(StepProfile& profile, const std::function<void()>& step) {
   profile.phases.push_back({"", std::max(outside, 0.0)});
 }
 
-/// Recording makes steps slower. The times of operators are scaled to the timed steps, so that their shares are right.
-/// Params: recorded_s – duration of a recorded step
-void scale_operators(StepProfile& profile, double recorded_s) {
-  const double factor = std::min(1.0, profile.step_s / recorded_s);
-  const auto scale = [&](auto& records) {
-    for (auto& record : records) record.seconds *= factor;
-  };
-  scale(profile.ops);
-  scale(profile.copies);
-  scale(profile.odd_sizes);
-  profile.convolutions.contiguous_seconds *= factor;
-  profile.recomputation.seconds *= factor;
-}
-
 void record_operators(StepProfile& profile, const std::function<void()>& step, const std::optional<Model>& model) {
   const auto log = std::make_shared<ProfileLog>(model ? ModuleMap(*model) : ModuleMap());
-  const double start_us = trace_now_us();
   {
     tap::ObserverGuard guard(log);
     run_steps(step, recorded_steps);
     guard.check();
   }
-  const double recorded_s = (trace_now_us() - start_us) / 1e6 / static_cast<double>(recorded_steps);
   log->add_to(profile, recorded_steps);
-  scale_operators(profile, recorded_s);
 }
 
 std::vector<SyncEvent> find_syncs(const std::function<void()>& step) {

@@ -37,7 +37,7 @@ struct ProfiledOp {
   bool backward = false;
   c10::ScalarType dtype = c10::ScalarType::Undefined;  ///< of the first floating-point tensor
   double calls = 0, flops = 0, bytes = 0;
-  double seconds = 0;  ///< host time; scaled if recording made the steps slower
+  double seconds = 0;  ///< host time
 
   /// Returns the shortest time that the roofline allows: the longest of the times for FLOPs, bytes and calls at the
   /// machine's peaks.

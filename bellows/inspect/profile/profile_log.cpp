@@ -146,7 +146,9 @@ void ProfileLog::before(const tap::OpEvent& event) {
   const Frame& frame = tracker_.enter(event);
   if (names_phase(event)) phases_.emplace_back(event.name);
   if (!frame.base) return;
-  arguments_[event.thread_id].emplace_back(event.inputs.begin(), event.inputs.end());
+  Running& running = running_[event.thread_id].emplace_back();
+  running.inputs.assign(event.inputs.begin(), event.inputs.end());
+  running.start_us = trace_now_us();  // without the work of this function
 }
 
 void ProfileLog::after(const tap::OpEvent& event) {
@@ -156,11 +158,11 @@ void ProfileLog::after(const tap::OpEvent& event) {
   if (!frame) return;
   if (names_phase(event) && !phases_.empty()) phases_.pop_back();
   if (!frame->base) return;
-  const std::vector<c10::IValue> inputs = std::move(arguments_[event.thread_id].back());
-  arguments_[event.thread_id].pop_back();
+  const Running running = std::move(running_[event.thread_id].back());
+  running_[event.thread_id].pop_back();
   // In backward, operators that autograd records are those of a forward pass that runs again.
   const bool recomputed = frame->backward && event.sequence_number >= 0;
-  note({*frame, inputs, event.outputs, (now - event.start_us) / 1e6, recomputed});
+  note({*frame, running.inputs, event.outputs, (now - running.start_us) / 1e6, recomputed});
 }
 
 void ProfileLog::note(const Call& call) {
@@ -225,7 +227,8 @@ void ProfileLog::note_batch_norm(const Call& call) {
   if (info.name.find("batch_norm") == std::string::npos || info.name.ends_with("_backward")) return;
   const at::Tensor input = tensor_at(call.inputs, 0);
   if (!input.defined() || input.dim() < 2 || !info.schema || !trains(info, call.inputs)) return;
-  batch_norms_[call.frame.place] = input.size(0);
+  int64_t& samples = batch_norms_[call.frame.place];
+  samples = std::max(samples, input.size(0));  // the last batch of an epoch can be smaller
 }
 
 void ProfileLog::add_to(StepProfile& profile, int64_t steps) const {
@@ -241,7 +244,10 @@ void ProfileLog::add_to(StepProfile& profile, int64_t steps) const {
   profile.copies = merged_copies(count);
   profile.odd_sizes = merged_sizes(count);
   std::map<std::string, int64_t> samples;
-  for (const auto& [place, batch] : batch_norms_) samples[tracker_.map().path(place->module)] = batch;
+  for (const auto& [place, batch] : batch_norms_) {
+    int64_t& most = samples[tracker_.map().path(place->module)];
+    most = std::max(most, batch);
+  }
   for (const auto& [module, batch] : samples) profile.batch_norms.push_back({module, batch});
   profile.convolutions = {.contiguous_calls = convolutions_.contiguous_calls / count,
                           .contiguous_seconds = convolutions_.contiguous_seconds / count,

@@ -46,6 +46,11 @@ class ProfileLog final : public tap::Observer {
 
  private:
   struct Call;  ///< the call of an operator that ends
+  /// An operator that has begun. Results do not exist then, and some records need them together with the arguments.
+  struct Running {
+    std::vector<c10::IValue> inputs{};
+    double start_us = 0;
+  };
   using OpKey = std::tuple<const OpInfo*, std::string, bool, c10::ScalarType>;
   using ShapeKey = std::tuple<const OpInfo*, PlacePtr, std::string>;
 
@@ -61,8 +66,7 @@ class ProfileLog final : public tap::Observer {
   mutable Mutex mutex_;
   ModuleTracker tracker_ BELLOWS_GUARDED_BY(mutex_);
   std::vector<std::string> phases_ BELLOWS_GUARDED_BY(mutex_);  ///< open scopes
-  /// The arguments of running operators. Results do not exist when an operator starts, and some records need both.
-  std::unordered_map<uint64_t, std::vector<std::vector<c10::IValue>>> arguments_ BELLOWS_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, std::vector<Running>> running_ BELLOWS_GUARDED_BY(mutex_);  ///< by thread
   std::map<OpKey, ProfiledOp> ops_ BELLOWS_GUARDED_BY(mutex_);
   std::map<std::pair<ShapeKey, std::string>, ReorderingCopy> copies_ BELLOWS_GUARDED_BY(mutex_);  ///< also by call site
   std::map<ShapeKey, OddSizes> odd_sizes_ BELLOWS_GUARDED_BY(mutex_);

@@ -190,7 +190,9 @@ double ProfiledOp::least_seconds(const MachinePeaks& peaks) const {
 
 Limit ProfiledOp::limit(const MachinePeaks& peaks) const {
   const double least = least_seconds(peaks);
-  if (calls * peaks.call_s >= least || least < overhead_share * seconds) return Limit::host;
+  // To start threads takes much less than a millisecond. Longer calls are slow for other reasons.
+  const bool overhead = least < overhead_share * seconds && seconds < 1e-3 * calls;
+  if (calls * peaks.call_s >= least || overhead) return Limit::host;
   return flops / peaks.flops(dtype) >= least ? Limit::compute : Limit::memory;
 }
 

@@ -482,6 +482,7 @@ Evaluation TrainLoop::evaluate() {
                                             ranks_.data_group(), &compiled_, output_rank ? &*output_rank : nullptr);
   ranks_.release_parameters();
   rates_.note_evaluation(result.loss);
+  if (alternate_) alternate_->rates_.note_evaluation(result.loss);
   return result;
 }
 
