@@ -178,7 +178,7 @@ std::string strategy_table(const train::StrategyChoice& choice, bool measured_li
     if (i < shown || !choice.rows[i].mesh.empty()) text += strategy_row(choice.rows[i], choice);
   }
   for (const train::StrategyRow& row : choice.rows) {
-    if (!row.needs.empty()) text += wrapped(row.title() + " works only with " + row.needs + " in the recipe.");
+    if (!row.needs.empty()) text += wrapped(row.title() + " is predicted only with " + row.needs + " in the recipe.");
   }
   if (choice.bytes_per_second > 0) {
     const std::string bandwidth = number("%.3g GB/s", choice.bytes_per_second / 1e9);

@@ -267,7 +267,7 @@ std::string reason_for_no_strategy(const StrategyChoice& choice) {
   std::string text = c10::str("No strategy fits into ", memory_text(choice.capacity), " per rank: even ",
                               least->title(), " needs ", memory_text(least->bytes_per_rank), ". ");
   const std::string& setting = choice.rows[zero3_row].needs;
-  if (!setting.empty()) return text + "ZeRO-3 works only with " + setting + " in the recipe.";
+  if (!setting.empty()) return text + "ZeRO-3 is predicted only with " + setting + " in the recipe.";
   if (choice.needed_ranks == 0)
     return text + "More ranks are not enough: use a smaller batch, or devices with more memory.";
   return c10::str(text, "With the same batch per rank, ", choice.needed, " would fit on ", choice.needed_ranks,

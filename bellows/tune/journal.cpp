@@ -68,6 +68,15 @@ void Journal::read() {
   }
   size_ = text.size() - rest.size();
   if (rest.empty()) return;
+  const size_t known = std::min(rest.size(), line_begin.size());
+  TORCH_CHECK_VALUE(rest.substr(0, known) == line_begin.substr(0, known), "tune: ", path_,
+                    ": the last line is not an entry of a search. Choose another folder.");
+  if (std::string entry = entry_of(std::string(rest) + "\n"); !entry.empty()) {  // an editor removed the line break
+    TORCH_CHECK(::write(fd_, "\n", 1) == 1, "tune: cannot repair ", path_, ": ", errno_message(errno), ".");
+    entries_.push_back(std::move(entry));
+    size_ = text.size() + 1;
+    return;
+  }
   log_warn("tune: ", path_,
            ": the last line is incomplete, because the search was killed while it wrote the line. "
            "The line was removed.");

@@ -40,6 +40,7 @@ bool should_prune(const HalvingOptions& options, const std::vector<Trial>& trial
     std::vector<double> values;
     values.reserve(trials.size());
     for (const Trial& other : trials) {
+      if (other.state == TrialState::interrupted) continue;  // runs again
       if (const auto value = value_at(other, rung)) values.push_back(*value);
     }
     if (!among_best(values, last, options.factor)) return true;

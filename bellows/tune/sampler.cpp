@@ -44,7 +44,9 @@ class Feasibility {
   Feasibility(const SearchSpace& space, const std::vector<Trial>& trials) {
     std::vector<Assignment> holding, violating;
     for (const Trial& trial : trials) {
-      if (counts(trial)) (trial.violation > 0 ? violating : holding).push_back(trial.values);
+      // A pruned trial without a violation has not reported all constrained metrics.
+      if (trial.violation > 0 ? !counts(trial) : trial.state != TrialState::complete) continue;
+      (trial.violation > 0 ? violating : holding).push_back(trial.values);
     }
     if (holding.empty() || violating.empty()) return;
     log_odds_ = std::log(static_cast<double>(holding.size()) / static_cast<double>(violating.size()));

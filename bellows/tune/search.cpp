@@ -10,6 +10,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/system/file.h"
+#include "bellows/system/stop.h"
 #include "bellows/tune/trial_process.h"
 
 namespace bellows::tune {
@@ -31,6 +32,8 @@ class Search {
       : study_(study), file_(file), options_(options), cores_(divide_cores(options.jobs)), slots_(cores_.size()) {}
 
   int run() {
+    // An earlier run may have been killed after it recorded its best trial and before it wrote the recipe.
+    if (const Trial* best = best_trial(study_.trials())) write_best(*best);
     for (;;) {
       start_trials();
       if (std::none_of(slots_.begin(), slots_.end(), [](const auto& slot) { return bool(slot); })) return 0;
@@ -49,7 +52,10 @@ class Search {
       return std::count_if(slots_.begin(), slots_.end(), [](const auto& slot) { return bool(slot); });
     };
     for (size_t i = 0; i < slots_.size(); ++i) {
-      while (!slots_[i] && !exhausted_ && study_.finished() + running() < file_.trials) start_trial(i);
+      while (!slots_[i] && !exhausted_ && study_.finished() + running() < file_.trials) {
+        start_trial(i);
+        check_objective();  // trials can fail before they start
+      }
     }
   }
 
@@ -60,7 +66,9 @@ class Search {
       slots_[slot] = std::make_unique<TrialProcess>(file_, *trial, trial_folder(options_.folder, trial->number),
                                                     TrialProgram{options_.command, cores_[slot]}, signals_);
     } catch (const c10::ValueError& error) {
-      study_.tell(trial->number, {.failure = user_message(error)});  // keys that do not fit together
+      std::string words = user_message(error);  // keys that do not fit together
+      if (words.ends_with('.')) words.pop_back();
+      study_.tell(trial->number, {.failure = words});
     }
     changed();
   }
@@ -81,7 +89,7 @@ class Search {
     for (int signal = signals_.next(); signal != 0; signal = signals_.next()) {
       if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT) return signal;
     }
-    return 0;
+    return stop_requested() ? SIGTERM : 0;  // by a signal before this object existed
   }
 
   void advance(std::unique_ptr<TrialProcess>& slot) {
@@ -118,13 +126,15 @@ class Search {
     const auto useful = [](const Trial& trial) {
       return trial.state == TrialState::complete || trial.state == TrialState::pruned;
     };
-    const auto failures = std::count_if(trials.begin(), trials.end(), ended);
+    // Trials of earlier runs may have failed for a reason that no longer exists.
+    const auto failures = std::count_if(trials.begin() + first_, trials.end(), ended);
     if (failures < std::min(failures_before_end, file_.trials)) return;
     if (std::any_of(trials.begin(), trials.end(), useful)) return;
     const auto last = std::find_if(trials.rbegin(), trials.rend(), ended);
-    TORCH_CHECK_VALUE(false, "tune: none of ", failures, " trials reported ", file_.study.objective, ". Trial ",
-                      last->number, ": ", last->failure, ". Its output is in ",
-                      trial_folder(options_.folder, last->number), "/output.txt.");
+    TORCH_CHECK_VALUE(false, "tune: none of ", failures, " trials reported ", file_.study.objective,
+                      file_.study.constraints.empty() ? "" : " and the constrained metrics", ". Trial ", last->number,
+                      ": ", last->failure, ". Its output is in ", trial_folder(options_.folder, last->number),
+                      "/output.txt.");
   }
 
   void changed() const {
@@ -134,6 +144,7 @@ class Search {
   Study& study_;
   const StudyFile& file_;
   const SearchOptions& options_;
+  const ptrdiff_t first_ = static_cast<ptrdiff_t>(study_.trials().size());  ///< first trial of this run
   const std::vector<std::vector<int>> cores_;
   const comm::Signals signals_;
   std::vector<std::unique_ptr<TrialProcess>> slots_;

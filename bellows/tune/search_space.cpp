@@ -38,6 +38,11 @@ void check_parameter(const Parameter& p) {
                     ".");
   TORCH_CHECK_VALUE(p.step >= 0 && p.step <= std::max(p.high - p.low, 1.0), "tune: ", p.name,
                     ": step must be positive and not greater than the range, got ", p.step, ".");
+  TORCH_CHECK_VALUE(!p.log || p.low > p.step / 2, "tune: ", p.name,
+                    ": the step of a logarithmic range must be less than twice its first number, ", p.low, ", got ",
+                    p.step, ". Use a smaller step, or none.");
+  TORCH_CHECK_VALUE(p.kind != Parameter::Kind::integer || (p.step >= 1 && p.step == std::floor(p.step)),
+                    "tune: ", p.name, ": the step of integers must be an integer of at least 1, got ", p.step, ".");
   TORCH_CHECK_VALUE(p.points >= 1, "tune: ", p.name, ": points must be at least 1, got ", p.points, ".");
   const bool whole = p.low == std::floor(p.low) && p.high == std::floor(p.high) &&
                      std::max(std::abs(p.low), std::abs(p.high)) <= largest_integer;

@@ -44,7 +44,8 @@ Json definition(const StudyOptions& options) {
             {"context", options.context}};
   for (const Parameter& p : options.space.parameters)
     json["space"].push_back({p.name, static_cast<int>(p.kind), p.low, p.high, p.log, p.step, p.points, p.choices});
-  for (const Constraint& constraint : options.constraints) json["constraints"].push_back(constraint.text());
+  for (const Constraint& c : options.constraints)
+    json["constraints"].push_back({c.metric, number_or_null<Json>(c.at_least), number_or_null<Json>(c.at_most)});
   if (options.halving) json["halving"] = {options.halving->first_rung, options.halving->factor};
   return json;
 }
@@ -54,7 +55,10 @@ std::string difference(const Json& before, const Json& now) {
   for (const auto& [key, value] : now.items()) {
     if (!before.contains(key) || before[key] != value) return key == "context" ? "recipe or another setting" : key;
   }
-  return before.size() == now.size() ? "" : "constraints";
+  for (const auto& [key, value] : before.items()) {
+    if (!now.contains(key)) return key;
+  }
+  return "";
 }
 
 Json end_entry(const Trial& trial) {
@@ -118,7 +122,7 @@ void check_options(const StudyOptions& options) {
 std::string missing_metric(const StudyOptions& options, const std::map<std::string, double>& metrics) {
   const auto missing = [&](const std::string& name) {
     const auto found = metrics.find(name);
-    return found == metrics.end() || std::isnan(found->second);
+    return found == metrics.end() || !std::isfinite(found->second);
   };
   if (missing(options.objective)) return options.objective;
   for (const Constraint& constraint : options.constraints) {

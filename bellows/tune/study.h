@@ -67,7 +67,8 @@ class Study {
   /// Params:  value – smaller is better
   /// Returns: true if the trial should end, because it is not promising
   bool report(int64_t trial, int64_t step, double value);
-  /// Records the end of a trial. If a metric of the objective or of a constraint is missing or NaN, the trial fails.
+  /// Records the end of a trial. If a metric of the objective or of a constraint is missing or
+  /// not finite, the trial fails.
   void tell(int64_t trial, const TrialResult& result);
 
   const StudyOptions& options() const { return options_; }

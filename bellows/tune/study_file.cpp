@@ -1,9 +1,11 @@
 #include "bellows/tune/study_file.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -44,8 +46,10 @@ double number(const Place& place, const std::string& key) {
   return *value;
 }
 
+enum class Unit { none, time, bytes, any };
+
 /// A number with an optional unit of bytes (2GB, 512MB) or time (90s, 5min, 2h).
-double quantity(const Place& place, const std::string& key) {
+double quantity(const Place& place, const std::string& key, Unit allowed) {
   static const std::map<std::string, double> units = {
       {"", 1},  {"b", 1},      {"kb", 1024.0}, {"mb", 1048576.0}, {"gb", 1073741824.0}, {"tb", 1099511627776.0},
       {"s", 1}, {"min", 60.0}, {"h", 3600.0}};
@@ -56,8 +60,11 @@ double quantity(const Place& place, const std::string& key) {
   std::transform(unit.begin(), unit.end(), unit.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; });
   const std::optional<double> value = io::parse_float(std::string_view(text).substr(0, end));
   const auto factor = units.find(unit);
-  TORCH_CHECK_VALUE(value && std::isfinite(*value) && factor != units.end(), place.line(), key,
-                    ": expected a number such as 0.95, 2GB or 90s, got \"", text, "\".");
+  const bool is_time = unit == "s" || unit == "min" || unit == "h";
+  const bool fits = unit.empty() || allowed == Unit::any || allowed == (is_time ? Unit::time : Unit::bytes);
+  constexpr std::array examples = {"20", "90s or 2h", "2GB or 512MB", "0.95, 2GB or 90s"};
+  TORCH_CHECK_VALUE(value && std::isfinite(*value) && factor != units.end() && fits, place.line(), key,
+                    ": expected a number such as ", examples.at(static_cast<size_t>(allowed)), ", got \"", text, "\".");
   return *value * factor->second;
 }
 
@@ -87,7 +94,7 @@ void read_range(const Place& place, const std::string& kind, Parameter& paramete
   TORCH_CHECK_VALUE(parameter.low <= parameter.high, place.line(), expected, ", got [", parameter.low, ", ",
                     parameter.high, "].");
   parameter.log = kind.ends_with("log") || kind.starts_with("log");
-  if (kind.ends_with("integer")) parameter.kind = Parameter::Kind::integer, parameter.step = 1;
+  if (kind.ends_with("integer")) parameter.kind = Parameter::Kind::integer;
 }
 
 Parameter read_parameter(const std::string& name, const Place& place) {
@@ -99,16 +106,21 @@ Parameter read_parameter(const std::string& name, const Place& place) {
     return parameter;
   }
   int64_t ranges = 0;
+  std::optional<double> step;
   each_item(place, name, {"uniform", "log", "integer", "log_integer", "step", "points"},
             [&](const std::string& key, const Place& here) {
               if (key == "step") {
-                parameter.step = number(here, name + ".step");
+                step = number(here, name + ".step");
               } else if (key == "points") {
-                parameter.points = static_cast<int64_t>(number(here, name + ".points"));
+                const double points = number(here, name + ".points");
+                TORCH_CHECK_VALUE(points == std::floor(points) && points < 1e9, here.line(), name,
+                                  ".points: expected an integer, got ", points, ".");
+                parameter.points = static_cast<int64_t>(points);
               } else {
                 read_range(here, key, parameter), ++ranges;
               }
             });
+  parameter.step = step.value_or(parameter.kind == Parameter::Kind::integer ? 1 : 0);
   TORCH_CHECK_VALUE(ranges == 1, place.line(), name,
                     ": expected a list of values, or exactly one of uniform, log, integer and log_integer.");
   return parameter;
@@ -197,8 +209,10 @@ void read_constraints(const Place& place, StudyOptions& study) {
   each_item(place, "constraints", {}, [&](const std::string& metric, const Place& here) {
     Constraint constraint{.metric = metric};
     each_item(here, metric, {"at_least", "at_most"}, [&](const std::string& key, const Place& bound) {
-      (key == "at_least" ? constraint.at_least : constraint.at_most) = quantity(bound, metric);
+      (key == "at_least" ? constraint.at_least : constraint.at_most) = quantity(bound, metric, Unit::any);
     });
+    TORCH_CHECK_VALUE(std::isfinite(constraint.at_least) || std::isfinite(constraint.at_most), here.line(), metric,
+                      ": expected at_least, at_most or both, got none.");
     TORCH_CHECK_VALUE(constraint.at_least <= constraint.at_most, here.line(), "the constraint of ", metric,
                       " cannot hold, because at_least is greater than at_most.");
     study.constraints.push_back(constraint);
@@ -224,14 +238,18 @@ void read_recipe(const Place& place, const std::string& folder, StudyFile& file)
     text << place.node;
     file.recipe = Recipe::parse(text.c_str(), place.where + ", recipe");
   }
-  if (file.recipe.model.ends_with(".json")) file.model_config = read_text_file(file.recipe.model);
+  if (!file.recipe.model.ends_with(".json")) return;
+  file.model_config = read_text_file(file.recipe.model);
+  TORCH_CHECK_VALUE(nlohmann::json::parse(file.model_config, nullptr, /*allow_exceptions=*/false).is_object(),
+                    place.line(), file.recipe.model, ": expected a JSON object, found other text. Correct the file.");
 }
 
 void read_limit(const std::string& key, const Place& place, StudyFile& file) {
-  const double value = quantity(place, key);
+  const Unit unit = key == "trial_time" ? Unit::time : key == "trial_memory" ? Unit::bytes : Unit::none;
+  const double value = quantity(place, key, unit), least = key == "trials" ? 1 : 0;
   const bool count = key == "trials" || key == "seed";
-  TORCH_CHECK_VALUE(value >= 0 && value <= 9e15 && (!count || value == std::floor(value)), place.line(), key,
-                    ": expected ", count ? "an integer" : "a number", " of at least 0, got ", value, ".");
+  TORCH_CHECK_VALUE(value >= least && value <= 9e15 && (!count || value == std::floor(value)), place.line(), key,
+                    ": expected ", count ? "an integer" : "a number", " of at least ", least, ", got ", value, ".");
   if (key == "trials") file.trials = static_cast<int64_t>(value);
   if (key == "seed") file.study.seed = static_cast<uint64_t>(value);
   if (key == "trial_time") file.trial_seconds = value;
@@ -241,13 +259,19 @@ void read_limit(const std::string& key, const Place& place, StudyFile& file) {
 
 /// Time to target is comparable only among runs that reach the target, so reaching it is a constraint.
 void add_target(StudyFile& file, const std::string& where) {
-  if (file.study.objective == "cost")
-    TORCH_CHECK_VALUE(file.price_per_hour > 0, "tune: ", where, ": the objective cost needs price_per_hour.");
-  if (file.study.objective != "time_to_target") return;
-  TORCH_CHECK_VALUE(file.recipe.target_accuracy > 0, "tune: ", where,
-                    ": the objective time_to_target needs the recipe key target_accuracy, such as 0.97.");
   auto& all = file.study.constraints;
-  const bool given = std::any_of(all.begin(), all.end(), [](const Constraint& c) { return c.metric == "accuracy"; });
+  const auto uses = [&](const char* metric) {
+    return file.study.objective == metric ||
+           std::any_of(all.begin(), all.end(), [&](const Constraint& c) { return c.metric == metric; });
+  };
+  TORCH_CHECK_VALUE(!uses("cost") || file.price_per_hour > 0, "tune: ", where,
+                    ": the metric cost needs price_per_hour.");
+  if (!uses("time_to_target")) return;
+  TORCH_CHECK_VALUE(file.recipe.target_accuracy > 0, "tune: ", where,
+                    ": the metric time_to_target needs the recipe key target_accuracy, such as 0.97.");
+  const bool given = std::any_of(all.begin(), all.end(), [&](const Constraint& c) {
+    return c.metric == "accuracy" && c.at_least >= file.recipe.target_accuracy;
+  });
   if (!given) all.push_back({.metric = "accuracy", .at_least = file.recipe.target_accuracy});
 }
 
@@ -276,6 +300,7 @@ StudyFile read_study(const Place& root, const std::string& folder) {
                     ": the search space is empty. Add recipe keys under `space:`.");
   add_target(file, root.where);
   file.study.context = file.recipe.to_yaml() + file.model_config;
+  if (file.price_per_hour > 0) file.study.context += c10::str("price_per_hour: ", io::float_text(file.price_per_hour));
   return file;
 }
 
@@ -308,7 +333,9 @@ Recipe recipe_of(const StudyFile& file, const Assignment& values) {
 }
 
 std::string model_config_of(const StudyFile& file, const Assignment& values) {
-  if (file.model_config.empty()) return "";
+  const std::vector<Parameter>& all = file.study.space.parameters;
+  const auto of_model = [](const Parameter& parameter) { return parameter.name.starts_with(model_prefix); };
+  if (std::none_of(all.begin(), all.end(), of_model)) return "";
   auto config = nlohmann::ordered_json::parse(file.model_config);
   for (size_t i = 0; i < values.size(); ++i) {
     const Parameter& parameter = file.study.space.parameters[i];

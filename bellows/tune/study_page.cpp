@@ -192,9 +192,11 @@ std::string page_heading(const Study& study, const std::string& title) {
   const Trial* best = best_trial(study.trials());
   std::string constraints;
   for (const Constraint& constraint : study.options().constraints) constraints += ", " + constraint.text();
+  const bool any = std::any_of(study.trials().begin(), study.trials().end(),
+                               [](const Trial& trial) { return trial.state == TrialState::complete; });
   return "<h1>" +
          (best ? "Best " + escape_html(study.options().objective) + ": " + shown_number(shown_objective(study, *best))
-               : std::string("No trial holds the constraints")) +
+               : std::string(any ? "No trial holds the constraints" : "No trial is complete")) +
          "</h1>\n<p class=\"soft\">" + escape_html(title) + ", " + std::to_string(study.finished()) +
          " trials, sampler " + escape_html(study.options().sampler) + escape_html(constraints) + "</p>\n" +
          (best ? "<p>" + escape_html(study.options().space.text(best->values)) + "</p>\n" : "");

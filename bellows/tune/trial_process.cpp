@@ -184,8 +184,9 @@ std::string TrialProcess::failure() const {
 
 TrialResult TrialProcess::result() {
   output_.close();
+  const bool pruned = pruned_ && process_.exit_code() != 0;  // otherwise it ended just before, and is complete
   const TrialResult result{
-      .metrics = metrics(), .seconds = seconds_, .pruned = pruned_, .failure = pruned_ ? "" : failure()};
+      .metrics = metrics(), .seconds = seconds_, .pruned = pruned, .failure = pruned_ ? "" : failure()};
   std::error_code ignored;
   fs::remove_all(folder_ + "/run", ignored);  // checkpoints
   return result;

@@ -31,6 +31,8 @@ CLI::App* add_tune(CLI::App& app, TuneArguments& arguments) {
       ->type_name("DIR");
   verb->add_option("--html", arguments.html, "Write a report with charts to this HTML file")->type_name("FILE");
   add_json(verb, arguments.json);
+  for (const char* name : {"--trials", "--jobs", "--seed", "--resume", "--out", "--html"})
+    verb->get_option("--lr-range")->excludes(verb->get_option(name));
   return verb;
 }
 

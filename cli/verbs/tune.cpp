@@ -8,6 +8,7 @@
 #include "bellows/tune/lr_range.h"
 #include "bellows/tune/search.h"
 #include "bellows/tune/study_page.h"
+#include "cli/interrupt.h"
 #include "cli/json_text.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
@@ -127,7 +128,9 @@ std::string result_text(const Study& study, const StudyFile& file, const std::st
     std::string constraints;
     for (const tune::Constraint& constraint : file.study.constraints)
       constraints += (constraints.empty() ? "" : ", ") + constraint.text();
-    return text + wrapped("No trial holds the constraints" + (constraints.empty() ? "" : ": " + constraints) + ".") +
+    const bool any = std::any_of(study.trials().begin(), study.trials().end(),
+                                 [](const Trial& trial) { return trial.state == TrialState::complete; });
+    return text + wrapped(any ? "No trial holds the constraints: " + constraints + "." : "No trial is complete.") +
            table_of(study);
   }
   return text + wrapped("Best: " + trial_text(study, *best) + ".") + table_of(study) +
@@ -149,11 +152,11 @@ nlohmann::ordered_json trial_json(const Study& study, const Trial& trial) {
   return json;
 }
 
-std::string study_json(const Study& study, const StudyFile& file) {
+std::string study_json(const Study& study, const StudyFile& file, const std::string& folder) {
   const Trial* best = best_trial(study.trials());
   nlohmann::ordered_json json{{"objective", file.study.objective}, {"maximize", file.study.maximize}};
   json["best"] = best ? trial_json(study, *best) : nlohmann::ordered_json(nullptr);
-  json["recipe"] = best ? nlohmann::ordered_json(recipe_of(file, best->values).to_yaml()) : nullptr;
+  json["recipe"] = best ? nlohmann::ordered_json(read_text_file(folder + "/best.yaml")) : nullptr;
   json["trials"] = nlohmann::ordered_json::array();
   for (const Trial& trial : study.trials()) json["trials"].push_back(trial_json(study, trial));
   return json_text(json);
@@ -197,6 +200,8 @@ int run_tune(const TuneArguments& arguments) {
   check_output_file(arguments.json);
   check_output_file(arguments.html);
   Study study(file.study, folder, arguments.resume);
+  // run_search() blocks signals. `timeout` and a second Ctrl-C send another one, which arrives after it.
+  const Interrupt interrupt("printing the results so far. Continue the search with --resume");
   int signal = 0;
   {
     Terminal terminal;
@@ -208,7 +213,7 @@ int run_tune(const TuneArguments& arguments) {
   }
   if (arguments.json != "-") print_result(result_text(study, file, folder));
   if (!arguments.html.empty()) write_text_file(arguments.html, study_page(study, arguments.study));
-  write_json(arguments.json, study_json(study, file));
+  write_json(arguments.json, study_json(study, file, folder));
   if (signal != 0) print_error("stopped on request. Continue the search with --resume.");
   if (signal != 0) return 128 + signal;
   return best_trial(study.trials()) ? exit_done : exit_failed;

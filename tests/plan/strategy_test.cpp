@@ -294,7 +294,7 @@ TEST(Strategy, SkipsStagesThatTheRecipeRulesOut) {
   EXPECT_EQ(choice.rows[1].needs, "");
   EXPECT_EQ(choice.rows[2].needs, "gradient_compression: none");
   EXPECT_TRUE(choice.rows[3].fits);
-  EXPECT_THAT(choice.reason, HasSubstr("ZeRO-3 works only with gradient_compression: none"));
+  EXPECT_THAT(choice.reason, HasSubstr("ZeRO-3 is predicted only with gradient_compression: none"));
 }
 
 TEST(Strategy, ReportsInvalidArguments) {

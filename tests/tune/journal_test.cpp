@@ -47,13 +47,26 @@ TEST_F(JournalTest, ReadsItsEntries) {
 TEST_F(JournalTest, RemovesAnIncompleteLine) {
   const std::string whole = read_text_file(path_);
   const size_t second = whole.find('\n') + 1;
-  for (size_t size = second; size < whole.size(); ++size) {
+  for (size_t size = second; size < whole.size() - 1; ++size) {
     std::ofstream(path_) << whole.substr(0, size);
     Journal journal(path_);
     EXPECT_THAT(journal.entries(), ElementsAre(R"({"a":1})"));
     journal.append(R"({"b":"two"})", false);
     EXPECT_EQ(read_text_file(path_), whole);
   }
+}
+
+TEST_F(JournalTest, KeepsALastLineWhoseLineBreakIsMissing) {
+  const std::string whole = read_text_file(path_);
+  std::ofstream(path_) << whole.substr(0, whole.size() - 1);
+  EXPECT_EQ(Journal(path_).entries().size(), 2);
+  EXPECT_EQ(read_text_file(path_), whole);
+}
+
+TEST_F(JournalTest, LeavesOtherFilesAlone) {
+  std::ofstream(path_) << "other text";
+  EXPECT_THROW(Journal{path_}, c10::ValueError);
+  EXPECT_EQ(read_text_file(path_), "other text");
 }
 
 TEST_F(JournalTest, NamesTheDamagedLine) {

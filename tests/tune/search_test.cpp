@@ -116,7 +116,7 @@ TEST_F(SearchTest, AnObjectiveThatNoTrialReportsIsAnError) {
 
 // A bad trial ends only if it is pruned.
 TEST_F(SearchTest, PrunesTrialsThatAreRunning) {
-  const StudyFile file = study("halving: {first_rung: 1, factor: 2}\n");
+  const StudyFile file = study("seed: 3\nhalving: {first_rung: 1, factor: 2}\n");
   Study study(file.study, "", false);
   const std::string log =
       "mkdir -p $folder/run; for step in 1 2; do echo \"{\\\"step\\\": $step, \\\"eval_loss\\\": 1, "
@@ -132,6 +132,8 @@ TEST_F(SearchTest, PrunesTrialsThatAreRunning) {
     best_ran = best_ran || best;
     EXPECT_FALSE(std::filesystem::exists(folder_ + "/trial-0000/run"));
   }
+  const auto pruned = [](const Trial& trial) { return trial.state == TrialState::pruned; };
+  EXPECT_EQ(std::count_if(study.trials().begin(), study.trials().end(), pruned), 2);
 }
 
 // The search is killed while a trial runs. The trial dies, too, and its configuration runs again.
@@ -144,11 +146,19 @@ TEST_F(SearchTest, ResumesAfterAKill) {
                          ".tmp " + mark + "; exec sleep 1000; fi\n" + reports_lr)};
   const pid_t child = fork();
   if (child == 0) {
-    Study study(file.study, folder, false);
-    run_search(study, file, options);
+    alarm(60);
+    try {
+      Study study(file.study, folder, false);
+      run_search(study, file, options);
+    } catch (...) {  // must not continue with the other tests
+      _exit(1);
+    }
     _exit(0);
   }
-  while (!std::filesystem::exists(mark)) usleep(1000);
+  while (!std::filesystem::exists(mark)) {
+    ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "the search ended before it was killed";
+    usleep(1000);
+  }
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   pid_t trial = 0;

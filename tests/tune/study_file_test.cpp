@@ -113,7 +113,16 @@ TEST(StudyFile, RejectsOtherUnusableSettings) {
   EXPECT_THAT(study_problem(space + "constraints: {peak_memory: {at_most: 2 GiX}}"), HasSubstr("such as 0.95, 2GB"));
   EXPECT_THAT(study_problem(space + "halving: {factor: 1}"),
               HasSubstr("halving.factor: expected an integer of at lea"));
-  EXPECT_THAT(study_problem(space + "trials: 2.5"), HasSubstr("trials: expected an integer of at least 0, got 2.5"));
+  EXPECT_THAT(study_problem(space + "trials: 2.5"), HasSubstr("trials: expected an integer of at least 1, got 2.5"));
+  EXPECT_THAT(study_problem(space + "trials: 2min"), HasSubstr("trials: expected a number such as 20, got \"2min\""));
+  EXPECT_THAT(study_problem(space + "trial_time: 4GB"), HasSubstr("expected a number such as 90s or 2h"));
+  EXPECT_THAT(study_problem(space + "trial_memory: 10min"), HasSubstr("expected a number such as 2GB or 512MB"));
+  EXPECT_THAT(study_problem(space + "constraints: {accuracy: {}}"), HasSubstr("expected at_least, at_most or both"));
+  EXPECT_THAT(study_problem("space: {lr: {log: [0.001, 0.3], step: 0.01}}"),
+              HasSubstr("the step of a logarithmic range must be less than twice its first number"));
+  EXPECT_THAT(study_problem("space: {batch_size: {integer: [1, 8], step: 0.5}}"),
+              HasSubstr("the step of integers must be an integer of at least 1, got 0.5"));
+  EXPECT_EQ(parse_study("space: {batch_size: {step: 16, integer: [16, 64]}}", "study.yaml").study.space.count(), 4);
   EXPECT_THAT(study_problem(space + "trials: 1\ntrials: 2"), HasSubstr("the key \"trials\" occurs twice"));
   EXPECT_THAT(study_problem("space: ["), HasSubstr("the file is not valid YAML"));
   EXPECT_THAT(study_problem("- a"), HasSubstr("expected lines of the form"));

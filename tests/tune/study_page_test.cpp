@@ -49,7 +49,7 @@ TEST(StudyPage, ShowsTrialsAndEscapesNames) {
   EXPECT_THAT(page, Not(HasSubstr("<a>")));
   EXPECT_THAT(page, Not(HasSubstr("nan")));
   const Study empty(options, "", false);
-  EXPECT_THAT(study_page(empty, "empty"), HasSubstr("No trial holds the constraints"));
+  EXPECT_THAT(study_page(empty, "empty"), HasSubstr("No trial is complete"));
 }
 
 }  // namespace bellows::tune

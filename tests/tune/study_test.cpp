@@ -86,7 +86,7 @@ TEST_F(StudyTest, ResumesWithTheSameConfigurations) {
   EXPECT_EQ(best_trial(resumed.trials())->objective, best_trial(whole.trials())->objective);
 }
 
-// Twenty processes are killed at arbitrary places. No finished trial is lost or repeated.
+// Twenty processes are killed between operations. No finished trial is lost or repeated.
 TEST_F(StudyTest, TwentyKillsLoseNoTrial) {
   std::vector<Assignment> before;
   for (int kills = 0; kills < 20; ++kills) {

@@ -131,7 +131,12 @@ void Guard::tell(pid_t message) const {
 Signals::Signals() {
   sigset_t mask;
   sigemptyset(&mask);
-  for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) sigaddset(&mask, signal);
+  for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
+    struct sigaction action {};
+    sigaction(signal, nullptr, &action);
+    // A blocked signal is delivered even if it is ignored, such as SIGHUP under nohup.
+    if (signal == SIGCHLD || action.sa_handler != SIG_IGN) sigaddset(&mask, signal);
+  }
   pthread_sigmask(SIG_BLOCK, &mask, &before_);
   fd_ = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
   TORCH_CHECK(fd_ >= 0, "launch: cannot create a signal descriptor: ", errno_message(errno), ".");

@@ -62,10 +62,11 @@ int64_t available_bytes(const c10::Device& device, int ranks) {
 }
 
 /// Returns how many frozen buckets stay in memory until the step. They are the first ones. Collective.
-size_t kept_frozen_units(const Layout& layout, const comm::Group& group, int64_t limit) {
+/// Params: ranks – number of ranks that share the memory
+size_t kept_frozen_units(const Layout& layout, const comm::Group& group, int ranks, int64_t limit) {
   if (layout.units.size() == layout.trained_units) return 0;
   if (limit < 0) {
-    const int64_t half = available_bytes(layout.units.back().flat.device(), group.size()) / 2;
+    const int64_t half = available_bytes(layout.units.back().flat.device(), ranks) / 2;
     limit = -comm::all_reduce(at::scalar_tensor(-half, at::kLong), group, comm::Reduce::max).item<int64_t>();
   }
   size_t count = 0;
@@ -174,7 +175,8 @@ ParameterShards::Gathering::Gathering(Layout& layout, const ShardGroups& groups,
     units_.emplace(&storage(i), i);
     tap::withdraw_memory(storage(i), not_gathered);
   }
-  kept_end_ = layout.trained_units + kept_frozen_units(layout, group_, options.gathered_frozen_bytes);
+  const int ranks = group_.size() * (groups.replicas ? groups.replicas->size() : 1);
+  kept_end_ = layout.trained_units + kept_frozen_units(layout, group_, ranks, options.gathered_frozen_bytes);
 }
 
 std::optional<size_t> ParameterShards::Gathering::unit_of(const c10::IValue& value) const {

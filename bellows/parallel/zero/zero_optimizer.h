@@ -50,7 +50,7 @@ struct ShardOptions {
   /// Stage 3 with `shard_frozen`: limit for the bytes of complete frozen parameters that stay in memory from their first
   /// use until step(). The buckets beyond the limit are freed and gathered again like trained parameters. -1: half of the
   /// memory that is available when the optimizer is sharded, on the rank that has the least. On the CPU, the ranks of
-  /// `group` share this memory. If `reshard_after_forward` is false, there is no limit.
+  /// `group` and `replicas` share this memory; set a limit if other ranks use the machine, too. If `reshard_after_forward` is false, there is no limit.
   int64_t gathered_frozen_bytes = -1;
   /// Stage 3: a safetensors file with all weights of the model. Each rank reads only its shards. Parameters of other
   /// optimizers, frozen parameters without `shard_frozen`, and buffers are read completely. On the CPU, no rank ever needs

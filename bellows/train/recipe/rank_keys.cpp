@@ -210,6 +210,11 @@ std::string backward_steps_conflict(const Recipe& recipe) {
   if (recipe.gradient_compression != "none")
     return "gradient_compression = " + recipe.gradient_compression + " compresses the buckets of another exchange";
   if (recipe.compile == "step") return "compile = step exchanges gradients at the end of a step";
+  if (recipe.optimizer == "adafactor")
+    return "optimizer = adafactor uses rows and columns of complete parameters, and buckets are updated as flat arrays";
+  if (recipe.data_parallel == "ddp" && recipe.batch_norm_freeze_step > 0)
+    return c10::str("batch_norm_freeze_step = ", recipe.batch_norm_freeze_step,
+                    " needs equal running statistics, which only the gradient exchange of DDP copies to all ranks");
   if (ranks_per_sample(recipe) > 1)
     return "mesh = " + recipe.mesh + " has an axis pipeline, context or tensor, whose gradients are completed later";
   return "";

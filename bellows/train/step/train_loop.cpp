@@ -334,14 +334,20 @@ void TrainLoop::replay(const data::Batch& batch) {
 }
 
 /// With sharded parameters, or a divided model or sequences, the other ranks would have to take part in another forward
-/// pass. A rank can still check its batch and its part of the model.
+/// pass, and with updates in backward in another backward pass. A rank can still check its batch and its part of the
+/// model.
 std::string TrainLoop::cause_of_bad_value(const data::Batch& batch) {
-  if (ranks_.shards_parameters()) return "With data_parallel ddp, zero1 or zero2, the error also reports the cause.";
   const bool divided = ranks_.divides_model() || ranks_.divides_sequences();
-  if (const std::string words = divided ? bad_input_or_weight(job_, batch) : ""; !words.empty())
+  const bool updates = ranks_.group() && !stepping_.empty();
+  if (ranks_.shards_parameters())
+    return c10::str("With data_parallel ddp, zero1 or zero2",
+                    divided ? " and without mesh axes that divide the model or sequences" : "",
+                    ", the error also reports the cause.");
+  if (const std::string words = divided || updates ? bad_input_or_weight(job_, batch) : ""; !words.empty())
     return c10::str("On rank ", ranks_.rank(), ": ", words);
   if (ranks_.divides_model()) return "Without the mesh axes tensor and pipeline, the error also reports the cause.";
   if (ranks_.divides_sequences()) return "Without the mesh axis context, the error also reports the cause.";
+  if (updates) return "Without optimizer_in_backward, the error also reports the cause.";
   return blame_bad_value(job_, batch, [&] { replay(batch); });
 }
 
