@@ -65,7 +65,7 @@ class ProfileLog final : public tap::Observer {
 
   mutable Mutex mutex_;
   ModuleTracker tracker_ BELLOWS_GUARDED_BY(mutex_);
-  std::vector<std::string> phases_ BELLOWS_GUARDED_BY(mutex_);  ///< open scopes
+  std::vector<std::string> phases_ BELLOWS_GUARDED_BY(mutex_);                             ///< open scopes
   std::unordered_map<uint64_t, std::vector<Running>> running_ BELLOWS_GUARDED_BY(mutex_);  ///< by thread
   std::map<OpKey, ProfiledOp> ops_ BELLOWS_GUARDED_BY(mutex_);
   std::map<std::pair<ShapeKey, std::string>, ReorderingCopy> copies_ BELLOWS_GUARDED_BY(mutex_);  ///< also by call site
