@@ -275,8 +275,8 @@ TEST(ParallelTechniques, DivideModelsThatHaveAPlan) {
   EXPECT_EQ(tensor(recipe, 2).recipe.mesh, "tensor: 2");
   EXPECT_THAT(tensor(recipe, 4).obstacle,
               HasSubstr("4 ranks do not divide both the 6 attention heads and the inner width"));
-  recipe.compile = "step";
-  EXPECT_THAT(tensor(recipe, 2).obstacle, HasSubstr("compile"));
+  recipe.quantize = "int8";
+  EXPECT_THAT(tensor(recipe, 2).obstacle, HasSubstr("quantize"));
 }
 
 TEST(ParallelTechniques, DivideTransformersIntoStages) {

@@ -158,9 +158,9 @@ TEST(Strategy, TensorParallelismOfModelsOfKnownSize) {
   for (const StrategyRow& three : choose_within(plan, enough, 3).rows)
     EXPECT_TRUE(three.mesh.empty() || three.mesh == "pipeline: 3")  // nor 128 tokens into six chunks
         << three.mesh << ": three ranks do not divide four heads";
-  plan.recipe.compile = "step";
-  for (const StrategyRow& compiled : choose_within(plan, enough, 2).rows) EXPECT_EQ(compiled.mesh, "");
-  plan.recipe.compile = "none";
+  plan.recipe.quantize = "int8";
+  for (const StrategyRow& quantized : choose_within(plan, enough, 2).rows) EXPECT_EQ(quantized.mesh, "");
+  plan.recipe.quantize = "none";
   plan.recipe.gradient_accumulation_dtype = "fp32";  // several ranks refuse it
   const StrategyChoice refused = choose_within(plan, enough, 2);
   EXPECT_FALSE(refused.chosen) << refused.reason;
@@ -201,7 +201,7 @@ TEST(Strategy, ContextParallelismOfLongSequences) {
     if (!one.mesh.empty()) meshes.push_back(one.mesh);
   }
   EXPECT_EQ(meshes, (std::vector<std::string>{"context: 2", "tensor: 2", "pipeline: 2"})) << "by the bytes they send";
-  plan.recipe.compile = "step";
+  plan.recipe.quantize = "int8";
   EXPECT_FALSE(context_strategy(plan, situation, 2, 0));
 }
 
