@@ -170,6 +170,10 @@ TEST(TrainRanks, WhatDoesNotGoWithUpdatesInBackwardIsSaid) {
               HasSubstr("gradient_compression = bf16 compresses"));
   EXPECT_THAT(refused([](Job& job) { job.recipe.compile = "step"; }), HasSubstr("compile = step exchanges gradients"));
   EXPECT_THAT(refused([](Job& job) { job.recipe.mesh = "tensor: 2"; }), HasSubstr("mesh = tensor: 2 has an axis"));
+  EXPECT_THAT(refused([](Job& job) { job.recipe.optimizer = "adafactor"; }),
+              HasSubstr("optimizer = adafactor uses rows and columns"));
+  EXPECT_THAT(refused([](Job& job) { job.recipe.batch_norm_freeze_step = 5; }),
+              HasSubstr("batch_norm_freeze_step = 5 needs equal running statistics"));
 }
 
 TEST(TrainRanks, ShardUnitsOfTheRecipe) {
