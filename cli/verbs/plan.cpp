@@ -14,6 +14,7 @@
 #include "cli/placement_options.h"
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
+#include "cli/usable.h"
 
 namespace bellows::cli {
 
@@ -107,11 +108,7 @@ std::optional<train::PriceList> prices_of(const PlanArguments& arguments) {
   if (arguments.prices.empty()) return {};
   if (arguments.device_map)
     throw UsageError("plan: --prices compares training steps, but --device-map plans inference. Pass one of them.");
-  try {
-    return train::read_price_list(arguments.prices);
-  } catch (const c10::Error& error) {
-    throw UsageError(user_message(error));
-  }
+  return usable([&] { return train::read_price_list(arguments.prices); });
 }
 
 /// Samples of an epoch; 0 if the recipe has no data.
