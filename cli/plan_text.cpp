@@ -131,14 +131,17 @@ std::string activations(const MemoryPlan& plan) {
   return text + row("total", all, all) + "\n";
 }
 
-/// A long name takes several lines; the numbers are in the last one.
-std::string technique_row(const train::PredictedTechnique& technique, int64_t peak) {
-  constexpr size_t name_width = 21;
+/// The first column of a table. A long name takes several lines; the numbers follow the last one.
+std::string name_column(const std::string& name, size_t width) {
   std::string text;
-  const std::vector<std::string> names = wrap(technique.name, name_width);
-  for (size_t i = 0; i + 1 < names.size(); ++i) text += "  " + names[i] + "\n";
+  const std::vector<std::string> lines = wrap(name, width);
+  for (size_t i = 0; i + 1 < lines.size(); ++i) text += "  " + lines[i] + "\n";
+  return text + "  " + pad_right(lines.back(), width);
+}
+
+std::string technique_row(const train::PredictedTechnique& technique, int64_t peak) {
   const double change = 100.0 * static_cast<double>(technique.peak_bytes - peak) / static_cast<double>(peak);
-  return text + "  " + pad_right(names.back(), name_width) + pad_left(size_of(technique.peak_bytes), 11) +
+  return name_column(technique.name, 21) + pad_left(size_of(technique.peak_bytes), 11) +
          pad_left(number("%+.1f %%", change), 10) + pad_left(number("%.2f×", technique.time_factor), 7) + "  " +
          technique.cost + "\n";
 }
@@ -151,14 +154,9 @@ std::string technique_table(const PlanReport& report) {
   return text + "\n";
 }
 
-/// A long title takes several lines; the numbers are in the last one.
 std::string strategy_row(const train::StrategyRow& row, const train::StrategyChoice& choice) {
-  constexpr size_t title_width = 22;
-  std::string text;
-  const std::vector<std::string> titles = wrap(row.title(), title_width);
-  for (size_t i = 0; i + 1 < titles.size(); ++i) text += "  " + titles[i] + "\n";
-  text += "  " + pad_right(titles.back(), title_width) + pad_left(size_of(row.bytes_per_rank), 11) +
-          pad_left(row.fits ? "yes" : "no", 6) + pad_left(size_of(row.bytes_sent), 13);
+  std::string text = name_column(row.title(), 22) + pad_left(size_of(row.bytes_per_rank), 11) +
+                     pad_left(row.fits ? "yes" : "no", 6) + pad_left(size_of(row.bytes_sent), 13);
   if (choice.bytes_per_second > 0) text += pad_left(format_seconds(row.exchange_seconds), 12);
   if (row.compute_seconds > 0) text += pad_left(format_seconds(row.compute_seconds), 12);
   return text + "\n";
@@ -254,17 +252,12 @@ std::string verdict(const PlanReport& report) {
   return text;
 }
 
-/// A long name takes several lines; the numbers are in the last one.
 std::string machine_row(const train::MachineCost& row) {
-  constexpr size_t name_width = 22;
-  std::string text;
-  const std::vector<std::string> names = wrap(row.machine.name, name_width);
-  for (size_t i = 0; i + 1 < names.size(); ++i) text += "  " + names[i] + "\n";
   const auto cell = [&](const std::string& value, size_t width) {
     return pad_left(row.has_precision ? value : "-", width);
   };
   const auto money = [](double amount) { return amount > 0 ? number("%.3g", amount) : "-"; };
-  return text + "  " + pad_right(names.back(), name_width) + pad_left(row.fits ? "yes" : "no", 5) +
+  return name_column(row.machine.name, 22) + pad_left(row.fits ? "yes" : "no", 5) +
          cell(format_seconds(row.best_seconds), 10) + cell(format_seconds(row.seconds), 10) +
          cell(number("%.3g", 1e6 * row.per_sample), 10) + cell(money(row.per_epoch), 10) +
          cell(money(row.to_target), 10) + "\n";

@@ -33,10 +33,6 @@ std::tuple<int, double, double> trial_rank(const Trial& trial) {
   return {1, -static_cast<double>(step), std::isnan(value) ? HUGE_VAL : value};
 }
 
-bool counts(const Trial& trial) {
-  return trial.state == TrialState::complete || trial.state == TrialState::pruned;
-}
-
 /// The probability that a configuration holds the constraints, estimated from the trials so far. If all trials hold them
 /// or none does, each configuration has the same probability.
 class Feasibility {
@@ -45,7 +41,7 @@ class Feasibility {
     std::vector<Assignment> holding, violating;
     for (const Trial& trial : trials) {
       // A pruned trial without a violation has not reported all constrained metrics.
-      if (trial.violation > 0 ? !counts(trial) : trial.state != TrialState::complete) continue;
+      if (trial.violation > 0 ? !trial.succeeded() : trial.state != TrialState::complete) continue;
       (trial.violation > 0 ? violating : holding).push_back(trial.values);
     }
     if (holding.empty() || violating.empty()) return;
@@ -69,7 +65,7 @@ class TpeSampler final : public Sampler {
   explicit TpeSampler(const TpeOptions& options) : options_(options) {}
 
   Assignment propose(const SearchSpace& space, const std::vector<Trial>& trials, RandomStream& random) const override {
-    if (std::count_if(trials.begin(), trials.end(), counts) < options_.startup_trials) return space.draw(random);
+    if (std::ranges::count_if(trials, &Trial::succeeded) < options_.startup_trials) return space.draw(random);
     const TrialSplit split = split_trials(trials);
     const ParzenEstimator good(space, split.good), others(space, split.others);
     const Feasibility feasibility(space, trials);
@@ -95,9 +91,9 @@ TrialSplit split_trials(const std::vector<Trial>& trials) {
   std::vector<const Trial*> ranked;
   ranked.reserve(trials.size());
   for (const Trial& trial : trials) {
-    if (counts(trial) || trial.state == TrialState::running) ranked.push_back(&trial);
+    if (trial.succeeded() || trial.state == TrialState::running) ranked.push_back(&trial);
   }
-  const auto finished = static_cast<size_t>(std::count_if(trials.begin(), trials.end(), counts));
+  const auto finished = static_cast<size_t>(std::ranges::count_if(trials, &Trial::succeeded));
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const Trial* a, const Trial* b) { return trial_rank(*a) < trial_rank(*b); });
   const auto middle = ranked.begin() + static_cast<ptrdiff_t>(good_count(finished));

@@ -87,7 +87,7 @@ class Search {
 
   int stop_signal() const {
     for (int signal = signals_.next(); signal != 0; signal = signals_.next()) {
-      if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT) return signal;
+      if (comm::asks_to_stop(signal)) return signal;
     }
     return stop_requested() ? SIGTERM : 0;  // by a signal before this object existed
   }
@@ -112,24 +112,17 @@ class Search {
 
   void write_best(const Trial& best) const {
     train::Recipe recipe = recipe_of(file_, best.values);
-    const std::string config = model_config_of(file_, best.values);
-    if (!config.empty()) {
-      recipe.model = options_.folder + "/best-model.json";
-      write_text_file(recipe.model, config);
-    }
+    set_model(recipe, file_, best.values, options_.folder + "/best-model.json");
     write_text_file(options_.folder + "/best.yaml", recipe.to_yaml());
   }
 
   void check_objective() const {
     const std::vector<Trial>& trials = study_.trials();
     const auto ended = [](const Trial& trial) { return trial.state == TrialState::failed; };
-    const auto useful = [](const Trial& trial) {
-      return trial.state == TrialState::complete || trial.state == TrialState::pruned;
-    };
     // Trials of earlier runs may have failed for a reason that no longer exists.
     const auto failures = std::count_if(trials.begin() + first_, trials.end(), ended);
     if (failures < std::min(failures_before_end, file_.trials)) return;
-    if (std::any_of(trials.begin(), trials.end(), useful)) return;
+    if (std::ranges::any_of(trials, &Trial::succeeded)) return;
     const auto last = std::find_if(trials.rbegin(), trials.rend(), ended);
     TORCH_CHECK_VALUE(false, "tune: none of ", failures, " trials reported ", file_.study.objective,
                       file_.study.constraints.empty() ? "" : " and the constrained metrics", ". Trial ", last->number,

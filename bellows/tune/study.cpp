@@ -102,12 +102,9 @@ class GridSampler final : public Sampler {
 };
 
 std::unique_ptr<Sampler> sampler_of(const StudyOptions& options) {
+  check_sampler(options.sampler);
   if (options.sampler == "grid") return std::make_unique<GridSampler>(options.space, options.seed);
-  if (options.sampler == "random") return random_sampler();
-  const std::vector<std::string> known = {"tpe", "random", "grid"};
-  TORCH_CHECK_VALUE(options.sampler == "tpe", "tune: unknown sampler \"", options.sampler,
-                    "\". Expected tpe, random or grid.", did_you_mean(options.sampler, known));
-  return tpe_sampler(options.tpe);
+  return options.sampler == "random" ? random_sampler() : tpe_sampler(options.tpe);
 }
 
 void check_options(const StudyOptions& options) {
@@ -132,6 +129,12 @@ std::string missing_metric(const StudyOptions& options, const std::map<std::stri
 }
 
 }  // namespace
+
+void check_sampler(const std::string& name) {
+  const std::vector<std::string> known = {"tpe", "random", "grid"};
+  TORCH_CHECK_VALUE(std::find(known.begin(), known.end(), name) != known.end(), "tune: unknown sampler \"", name,
+                    "\". Expected tpe, random or grid.", did_you_mean(name, known));
+}
 
 double Constraint::violation(double value) const {
   const double bound = value < at_least ? at_least : at_most,

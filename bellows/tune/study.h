@@ -38,7 +38,13 @@ struct StudyOptions {
   uint64_t seed = 1;
   /// Other text that defines the search, such as the recipe. A resumed search must have the same text.
   std::string context{};
+
+  /// Returns the value of the objective's metric, without the sign that Trial::objective adds.
+  double metric_of(const Trial& trial) const { return maximize ? -trial.objective : trial.objective; }
 };
+
+/// Throws: c10::ValueError if there is no such sampler; the message suggests the nearest name
+void check_sampler(const std::string& name);
 
 /// Results of a trial.
 struct TrialResult {

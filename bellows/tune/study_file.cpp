@@ -13,6 +13,7 @@
 #include <set>
 
 #include "bellows/core/error.h"
+#include "bellows/core/text.h"
 #include "bellows/io/tables/number_text.h"
 #include "bellows/report/json_text.h"
 #include "bellows/system/file.h"
@@ -55,9 +56,8 @@ double quantity(const Place& place, const std::string& key, Unit allowed) {
       {"s", 1}, {"min", 60.0}, {"h", 3600.0}};
   const std::string text = scalar(place, key);
   const size_t end = std::min(text.find_first_not_of("0123456789.eE+-"), text.size());
-  std::string unit = text.substr(end);
-  unit.erase(std::remove(unit.begin(), unit.end(), ' '), unit.end());
-  std::transform(unit.begin(), unit.end(), unit.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; });
+  std::string unit = lower_case(std::string_view(text).substr(end));
+  std::erase(unit, ' ');
   const std::optional<double> value = io::parse_float(std::string_view(text).substr(0, end));
   const auto factor = units.find(unit);
   const bool is_time = unit == "s" || unit == "min" || unit == "h";
@@ -131,16 +131,21 @@ std::vector<double> ends_of(const Parameter& parameter) {
                                                    : std::vector<double>{parameter.low, parameter.high};
 }
 
-/// Sets one key of a recipe. Errors name the line of the study file.
-void set_key(Recipe& recipe, const std::string& name, const std::string& value, const Place& place) {
+/// Calls `action`. Its errors name the line of the study file instead of `origin`.
+template <class Action>
+void with_line(const Place& place, std::string_view origin, Action action) {
   try {
-    recipe.set(name + "=" + value);
+    action();
   } catch (const c10::Error& error) {
     std::string words = user_message(error);
-    constexpr std::string_view origin = "recipe: command line: ";
     if (words.starts_with(origin)) words = words.substr(origin.size());
     TORCH_CHECK_VALUE(false, place.line(), words);
   }
+}
+
+/// Sets one key of a recipe.
+void set_key(Recipe& recipe, const std::string& name, const std::string& value, const Place& place) {
+  with_line(place, "recipe: command line: ", [&] { recipe.set(name + "=" + value); });
 }
 
 void check_against_recipe(const Parameter& parameter, const Place& place, Recipe recipe) {
@@ -169,11 +174,7 @@ void check_against_model(const Parameter& parameter, const Place& place, const S
 void read_space(const Place& place, StudyFile& file) {
   each_item(place, "space", {}, [&](const std::string& name, const Place& here) {
     const Parameter parameter = read_parameter(name, here);
-    try {
-      SearchSpace{{parameter}}.check();
-    } catch (const c10::Error& error) {
-      TORCH_CHECK_VALUE(false, here.line(), user_message(error).substr(std::string_view("tune: ").size()));
-    }
+    with_line(here, "tune: ", [&] { SearchSpace{{parameter}}.check(); });
     if (name.starts_with(model_prefix)) {
       check_against_model(parameter, here, file);
     } else {
@@ -291,10 +292,7 @@ StudyFile read_study(const Place& root, const std::string& folder) {
               if (key == "halving") return read_halving(place, file.study);
               if (key != "sampler") return read_limit(key, place, file);
               file.study.sampler = scalar(place, key);
-              const std::vector<std::string> known = {"tpe", "random", "grid"};
-              TORCH_CHECK_VALUE(std::find(known.begin(), known.end(), file.study.sampler) != known.end(), place.line(),
-                                "unknown sampler \"", file.study.sampler, "\". Expected tpe, random or grid.",
-                                did_you_mean(file.study.sampler, known));
+              with_line(place, "tune: ", [&] { check_sampler(file.study.sampler); });
             });
   TORCH_CHECK_VALUE(!file.study.space.parameters.empty(), "tune: ", root.where,
                     ": the search space is empty. Add recipe keys under `space:`.");
@@ -346,6 +344,13 @@ std::string model_config_of(const StudyFile& file, const Assignment& values) {
     config[parameter.name.substr(model_prefix.size())] = value.is_discarded() ? nlohmann::ordered_json(text) : value;
   }
   return json_text(config, 2);
+}
+
+void set_model(Recipe& recipe, const StudyFile& file, const Assignment& values, const std::string& path) {
+  const std::string config = model_config_of(file, values);
+  if (config.empty()) return;
+  recipe.model = path;
+  write_text_file(path, config);
 }
 
 }  // namespace bellows::tune

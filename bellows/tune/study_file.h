@@ -33,5 +33,7 @@ StudyFile load_study(const std::string& path);
 train::Recipe recipe_of(const StudyFile& file, const Assignment& values);
 /// Returns the model's config.json of a configuration, or an empty text if the search does not change it.
 std::string model_config_of(const StudyFile& file, const Assignment& values);
+/// If the search changes the model, writes the config.json of a configuration to `path`, and sets the recipe key `model`.
+void set_model(train::Recipe& recipe, const StudyFile& file, const Assignment& values, const std::string& path);
 
 }  // namespace bellows::tune

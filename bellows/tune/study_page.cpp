@@ -65,10 +65,6 @@ std::vector<const Trial*> complete_trials(const Study& study) {
   return result;
 }
 
-double shown_objective(const Study& study, const Trial& trial) {
-  return study.options().maximize ? -trial.objective : trial.objective;
-}
-
 /// A range of values that is mapped to an axis.
 struct Scale {
   double low = 0, high = 1;
@@ -78,8 +74,8 @@ struct Scale {
 Scale objective_scale(const Study& study, const std::vector<const Trial*>& trials) {
   Scale scale{HUGE_VAL, -HUGE_VAL};
   for (const Trial* trial : trials) {
-    scale.low = std::min(scale.low, shown_objective(study, *trial));
-    scale.high = std::max(scale.high, shown_objective(study, *trial));
+    scale.low = std::min(scale.low, study.options().metric_of(*trial));
+    scale.high = std::max(scale.high, study.options().metric_of(*trial));
   }
   return scale;
 }
@@ -95,7 +91,7 @@ std::string history_chart(const Study& study, const std::vector<const Trial*>& t
   std::string dots, path;
   double best = HUGE_VAL;
   for (const Trial* trial : trials) {
-    const double value = shown_objective(study, *trial);
+    const double value = study.options().metric_of(*trial);
     dots += "<circle class=\"" + std::string(trial->feasible() ? "dot" : "violating") + "\" cx=\"" + at(x(*trial)) +
             "\" cy=\"" + at(y(value)) + "\" r=\"4\"><title>trial " + std::to_string(trial->number) + ": " +
             shown_number(value) + "</title></circle>\n";
@@ -142,7 +138,7 @@ std::string coordinates_chart(const Study& study, const std::vector<const Trial*
     std::string points;
     for (size_t i = 0; i < parameters.size(); ++i)
       points += at(x(i)) + "," + at(y(axis_share(parameters[i], trial->values[i]))) + " ";
-    points += at(end) + "," + at(y(scale.share(shown_objective(study, *trial))));
+    points += at(end) + "," + at(y(scale.share(study.options().metric_of(*trial))));
     lines += "<polyline class=\"" +
              std::string(trial == best       ? "best"
                          : trial->feasible() ? "line good"
@@ -169,10 +165,9 @@ std::string importance_chart(const Study& study) {
 }
 
 std::string trial_row(const Study& study, const Trial& trial) {
-  constexpr std::array states = {"running", "complete", "pruned", "failed", "interrupted"};
-  std::string cells = "<td>" + std::to_string(trial.number) + "</td><td>" +
-                      states.at(static_cast<size_t>(trial.state)) + (trial.violation > 0 ? ", violates" : "") +
-                      "</td><td>" + shown_number(shown_objective(study, trial)) + "</td>";
+  std::string cells = "<td>" + std::to_string(trial.number) + "</td><td>" + state_name(trial.state) +
+                      (trial.violation > 0 ? ", violates" : "") + "</td><td>" +
+                      shown_number(study.options().metric_of(trial)) + "</td>";
   for (size_t i = 0; i < trial.values.size(); ++i)
     cells += "<td>" + escape_html(study.options().space.parameters[i].text(trial.values[i])) + "</td>";
   return "<tr>" + cells + "<td>" + shown_number(trial.seconds, "%.1f") + "</td><td>" + escape_html(trial.failure) +
@@ -195,8 +190,9 @@ std::string page_heading(const Study& study, const std::string& title) {
   const bool any = std::any_of(study.trials().begin(), study.trials().end(),
                                [](const Trial& trial) { return trial.state == TrialState::complete; });
   return "<h1>" +
-         (best ? "Best " + escape_html(study.options().objective) + ": " + shown_number(shown_objective(study, *best))
-               : std::string(any ? "No trial holds the constraints" : "No trial is complete")) +
+         (best
+              ? "Best " + escape_html(study.options().objective) + ": " + shown_number(study.options().metric_of(*best))
+              : std::string(any ? "No trial holds the constraints" : "No trial is complete")) +
          "</h1>\n<p class=\"soft\">" + escape_html(title) + ", " + std::to_string(study.finished()) +
          " trials, sampler " + escape_html(study.options().sampler) + escape_html(constraints) + "</p>\n" +
          (best ? "<p>" + escape_html(study.options().space.text(best->values)) + "</p>\n" : "");

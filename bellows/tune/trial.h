@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -19,6 +20,12 @@ enum class TrialState {
   interrupted  ///< the search ended before the trial did; its configuration runs again
 };
 
+/// Returns the name of the state, such as "complete".
+inline const char* state_name(TrialState state) {
+  constexpr std::array names = {"running", "complete", "pruned", "failed", "interrupted"};
+  return names.at(static_cast<size_t>(state));
+}
+
 /// One run of a configuration.
 struct Trial {
   int64_t number = 0;
@@ -35,6 +42,7 @@ struct Trial {
   double seconds = 0;     ///< wall time
 
   bool finished() const { return state != TrialState::running && state != TrialState::interrupted; }
+  bool succeeded() const { return state == TrialState::complete || state == TrialState::pruned; }
   bool feasible() const { return state == TrialState::complete && violation <= 0; }
 };
 

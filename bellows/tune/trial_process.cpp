@@ -29,11 +29,7 @@ void fill_folder(const StudyFile& file, const Trial& trial, const std::string& f
   fs::remove_all(folder, failed);
   fs::create_directories(folder, failed);
   TORCH_CHECK(!failed, "tune: cannot create ", folder, ": ", failed.message(), ".");
-  const std::string config = model_config_of(file, trial.values);
-  if (!config.empty()) {
-    recipe.model = folder + "/model.json";
-    write_text_file(recipe.model, config);
-  }
+  set_model(recipe, file, trial.values, folder + "/model.json");
   recipe.run_folder.clear();
   if (file.study.halving) {  // the log contains the evaluations of the run
     recipe.run_folder = folder + "/run";
@@ -102,10 +98,6 @@ void TrialProcess::set_limits(const std::vector<int>& cores) const {
   prlimit(process, RLIMIT_DATA, &limit, nullptr);
 }
 
-void TrialProcess::on_line(std::string_view line) {
-  output_ << line << '\n';
-}
-
 void TrialProcess::stop(std::string reason) {
   if (stopped_.empty()) stopped_ = std::move(reason);
   process_.send(SIGKILL);
@@ -117,11 +109,7 @@ void TrialProcess::prune() {
 }
 
 std::vector<TrialProcess::Report> TrialProcess::watch() {
-  const auto keep = [this](int, bool error, std::string_view line) {
-    on_line(line);
-    if (error && !line.empty()) last_error_ = line;
-  };
-  process_.read_output(keep);
+  process_.read_output(on_line_);
   if (process_.running()) peak_bytes_ = std::max(peak_bytes_, peak_of(process_.pid()));
   seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   if (file_.trial_bytes > 0 && peak_bytes_ > file_.trial_bytes)
@@ -142,11 +130,7 @@ std::vector<TrialProcess::Report> TrialProcess::watch() {
 }
 
 bool TrialProcess::ended() {
-  const auto keep = [this](int, bool error, std::string_view line) {
-    on_line(line);
-    if (error && !line.empty()) last_error_ = line;
-  };
-  return process_.reap(keep);
+  return process_.reap(on_line_);
 }
 
 std::map<std::string, double> TrialProcess::metrics() const {

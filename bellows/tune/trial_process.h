@@ -51,7 +51,6 @@ class TrialProcess {
  private:
   void set_limits(const std::vector<int>& cores) const;
   void stop(std::string reason);
-  void on_line(std::string_view line);
   std::string failure() const;
   std::map<std::string, double> metrics() const;
 
@@ -67,6 +66,10 @@ class TrialProcess {
   std::string last_error_;  ///< last line of standard error
   bool pruned_ = false;
   std::ofstream output_;
+  const comm::OutputLine on_line_ = [this](int, bool error, std::string_view line) {
+    output_ << line << '\n';
+    if (error && !line.empty()) last_error_ = line;
+  };
   comm::RankProcess process_;
 };
 

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "bellows/core/error.h"
 #include "bellows/core/stats.h"
 #include "bellows/plan/link_bandwidth.h"
 #include "bellows/plan/machine_cost.h"

@@ -58,7 +58,7 @@ std::string metric_text(const std::string& name, double value) {
 
 std::string objective_text(const Study& study, const Trial& trial) {
   const std::string& name = study.options().objective;
-  return name + " " + metric_text(name, study.options().maximize ? -trial.objective : trial.objective);
+  return name + " " + metric_text(name, study.options().metric_of(trial));
 }
 
 std::string trial_text(const Study& study, const Trial& trial) {
@@ -138,9 +138,8 @@ std::string result_text(const Study& study, const StudyFile& file, const std::st
 }
 
 nlohmann::ordered_json trial_json(const Study& study, const Trial& trial) {
-  constexpr std::array states = {"running", "complete", "pruned", "failed", "interrupted"};
   nlohmann::ordered_json json{{"trial", trial.number},
-                              {"state", states.at(static_cast<size_t>(trial.state))},
+                              {"state", tune::state_name(trial.state)},
                               {"violation", trial.violation},
                               {"seconds", trial.seconds},
                               {"failure", trial.failure}};

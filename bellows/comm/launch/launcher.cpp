@@ -30,10 +30,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds grace_to_speak = 2s, grace_to_end = 2500ms, grace_after_stop = 30s;
 
-bool asks_to_stop(int signal) {
-  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
-}
-
 std::string signal_name(int signal) {
   return "SIG" + std::string(sigabbrev_np(signal));
 }

@@ -152,6 +152,10 @@ int Signals::next() const {
   return read(fd_, &signal, sizeof signal) == sizeof signal ? static_cast<int>(signal.ssi_signo) : 0;
 }
 
+bool asks_to_stop(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+}
+
 RankProcess::RankProcess(int rank, const std::vector<std::string>& command, const std::vector<std::string>& environment,
                          const Signals& signals)
     : rank_(rank) {

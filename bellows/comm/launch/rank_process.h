@@ -57,6 +57,9 @@ class Signals {
   sigset_t before_;
 };
 
+/// Whether the signal requests a stop: SIGINT, SIGTERM, SIGHUP or SIGQUIT.
+bool asks_to_stop(int signal);
+
 /// A rank: a process in its own process group, whose output is read line by line.
 class RankProcess {
  public:
