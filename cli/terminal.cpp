@@ -12,6 +12,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/core/stats.h"
 
 namespace bellows::cli {
 
@@ -136,10 +137,7 @@ std::string one_line(std::string text) {
 }
 
 std::string number(const char* format, double value) {
-  if (!std::isfinite(value)) return "-";
-  std::array<char, 64> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), format, value);
-  return buffer.data();
+  return std::isfinite(value) ? format_number(format, value) : "-";
 }
 
 std::string brief_number(double value) {

@@ -93,19 +93,13 @@ constexpr int64_t index_version = 1;
 constexpr std::string_view crc_begin = ",\n  \"crc32c\": \"", crc_end = "\"\n}\n";
 constexpr size_t crc_digits = 8;
 
-std::string hex(uint32_t value) {
-  char text[crc_digits + 1];
-  std::snprintf(text, sizeof(text), "%08x", value);
-  return text;
-}
-
 ordered_json to_json(const SavedFile& file) {
-  return {{"name", file.name}, {"bytes", file.bytes}, {"header_crc32c", hex(file.header_crc32c)}};
+  return {{"name", file.name}, {"bytes", file.bytes}, {"header_crc32c", io::crc32_text(file.header_crc32c)}};
 }
 
 ordered_json to_json(const SavedPiece& piece) {
   ordered_json crc = json::array();
-  for (const uint32_t value : piece.crc32c) crc.push_back(hex(value));
+  for (const uint32_t value : piece.crc32c) crc.push_back(io::crc32_text(value));
   return {{"file", piece.file},
           {"key", piece.key},
           {"offset", piece.spec.offset},
@@ -267,7 +261,7 @@ void check_index_crc(std::string_view text, const std::string& where) {
                     "of a checkpoint (", text.size(), " bytes).");
   const std::string_view content = text.substr(0, text.size() - tail);
   const std::string_view written = text.substr(content.size() + crc_begin.size(), crc_digits);
-  const std::string found = hex(io::crc32c(io::as_bytes(content)));
+  const std::string found = io::crc32_text(io::crc32c(io::as_bytes(content)));
   TORCH_CHECK_VALUE(found == written, where, ": expected the checksum ", io::printable(written), ", found ", found,
                     ": the file is damaged.");
 }
@@ -299,7 +293,7 @@ std::string make_sharded_index(const ShardedIndex& index) {
   for (const auto& [key, value] : head.items())
     text += (text.size() > 1 ? ",\n  \"" : "\n  \"") + key + "\": " + json_line(value);
   text += ",\n  \"files\": " + json_lines(index.files) + ",\n  \"tensors\": " + json_lines(index.tensors);
-  const std::string crc = hex(io::crc32c(io::as_bytes(text)));
+  const std::string crc = io::crc32_text(io::crc32c(io::as_bytes(text)));
   return text.append(crc_begin).append(crc).append(crc_end);
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 
 #include "bellows/core/error.h"
@@ -48,13 +47,6 @@ DifferenceInterval by_ranks(const std::vector<double>& values) {
   std::sort(averages.begin(), averages.end());
   const size_t cut = critical_rank_sum(values.size());
   return {.difference = median(averages), .low = averages[cut], .high = averages[averages.size() - 1 - cut]};
-}
-
-template <class... Args>
-std::string format_number(const char* format, Args... args) {
-  std::array<char, 64> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), format, args...);
-  return buffer.data();
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstdio>
 #include <limits>
 #include <string>
 #include <vector>
@@ -42,6 +44,13 @@ struct DifferenceInterval {
 /// Throws:   c10::ValueError if the lengths are invalid
 DifferenceInterval paired_difference(const std::vector<double>& a, const std::vector<double>& b);
 
+/// Formats values as printf() does. The result has at most 199 bytes.
+template <class... Values>
+std::string format_number(const char* format, Values... values) {
+  std::array<char, 200> text{};
+  std::snprintf(text.data(), text.size(), format, values...);
+  return text.data();
+}
 /// Formats bytes with binary units, such as "12.3 MiB" or "812 B".
 std::string format_bytes(double bytes);
 /// Formats seconds, such as "1.25 s", "13 ms" or "2 min 05 s".

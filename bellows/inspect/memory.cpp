@@ -112,8 +112,8 @@ c10::Device with_index(c10::Device device) {
 }
 
 /// Reads a line such as "VmRSS:     1234 kB".
-int64_t status_bytes(const std::string& key) {
-  std::ifstream status("/proc/self/status");
+int64_t status_bytes(const std::string& process, const std::string& key) {
+  std::ifstream status("/proc/" + process + "/status");
   for (std::string line; std::getline(status, line);) {
     if (line.starts_with(key)) return std::stoll(line.substr(key.size())) * 1024;
   }
@@ -148,7 +148,16 @@ std::string MemoryStats::to_string() const {
 
 MemoryStats memory_stats(c10::Device device) {
   const Level level = peaks().level(with_index(device));
-  return {level.current, level.peak, level.allocations, level.reserved, status_bytes("VmRSS:"), status_bytes("VmHWM:")};
+  return {level.current,
+          level.peak,
+          level.allocations,
+          level.reserved,
+          status_bytes("self", "VmRSS:"),
+          status_bytes("self", "VmHWM:")};
+}
+
+int64_t peak_rss_of(pid_t process) {
+  return status_bytes(std::to_string(process), "VmHWM:");
 }
 
 void reset_peak(c10::Device device) {

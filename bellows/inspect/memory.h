@@ -1,6 +1,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <sys/types.h>
 
 #include <cstdint>
 #include <memory>
@@ -35,6 +36,8 @@ struct MemoryStats {
 /// Cost:   about 20 µs, because it reads /proc/self/status
 /// Ref:    torch.cuda.memory_stats
 MemoryStats memory_stats(c10::Device device = c10::kCPU);
+/// Returns the highest resident memory of another process in bytes, or 0 if the process has ended.
+int64_t peak_rss_of(pid_t process);
 
 /// Sets the peak to the current size. The peaks of MemoryScopes do not change.
 /// Throws: like memory_stats()

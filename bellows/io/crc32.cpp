@@ -3,6 +3,7 @@
 #include <zlib.h>
 
 #include <array>
+#include <cstdio>
 #include <cstring>
 #if defined(__x86_64__)
 #include <nmmintrin.h>
@@ -69,6 +70,12 @@ uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc) {
   if (instruction) return ~crc32c_sse42(bytes, ~crc);
 #endif
   return ~crc32c_plain(bytes, ~crc);
+}
+
+std::string crc32_text(uint32_t crc) {
+  std::array<char, 9> text{};
+  std::snprintf(text.data(), text.size(), "%08x", crc);
+  return text.data();
 }
 
 }  // namespace bellows::io

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 namespace bellows::io {
 
@@ -14,5 +15,8 @@ uint32_t crc32(std::span<const std::byte> bytes, uint32_t crc = 0);
 /// Params: crc – checksum of the preceding bytes, to compute a checksum in several parts
 /// Cost:   three cycles for 8 bytes with SSE4.2; otherwise about 1 ns per byte
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc = 0);
+
+/// Returns a checksum as eight hexadecimal digits.
+std::string crc32_text(uint32_t crc);
 
 }  // namespace bellows::io

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "bellows/core/stats.h"
 #include "bellows/report/html.h"
 
 namespace bellows::train {
@@ -157,10 +158,7 @@ std::string one_line(const ChartLine& line, const HorizontalScale& x, const Plot
 }  // namespace
 
 std::string chart_number(const char* format, double value) {
-  if (!std::isfinite(value)) return "–";
-  std::array<char, 64> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), format, value);
-  return buffer.data();
+  return std::isfinite(value) ? format_number(format, value) : "–";
 }
 
 std::string bar_chart(const ChartText& text, const std::string& unit, const std::vector<ChartBar>& bars) {

@@ -3,8 +3,8 @@
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
-#include <cstdio>
 
+#include "bellows/core/stats.h"
 #include "bellows/ladder/results.h"
 
 namespace bellows::train {
@@ -15,12 +15,6 @@ constexpr double noticeable = 0.02;  // smaller changes count as no change
 constexpr double saving = 1.01;      // the least reduction of the peak that counts as saved memory
 constexpr double one_seed = 1.1;     // the least ratio of a single pair of runs that counts
 constexpr double rounding = 1e-9;    // of differences of percentages
-
-std::string number_text(const char* format, double number) {
-  char text[32];
-  std::snprintf(text, sizeof text, format, number);
-  return text;
-}
 
 std::string missed(const TargetRun& run) {
   return c10::str("accuracy ", run.accuracy, " after ", format_seconds(run.seconds), " of training");
@@ -121,12 +115,12 @@ void judge_by_accuracy(RungResult& result, const RungResult& start, const Ladder
   const double lost = 100 * (start.accuracy - result.accuracy);
   if (std::isfinite(start.accuracy)) {
     if (lost <= 100 * options.max_drop + rounding) return;
-    result.note = c10::str("faster, but the accuracy falls by ", number_text("%.2f", lost), " points, more than ",
-                           number_text("%.4g", 100 * options.max_drop));
+    result.note = c10::str("faster, but the accuracy falls by ", format_number("%.2f", lost), " points, more than ",
+                           format_number("%.4g", 100 * options.max_drop));
   } else {
     if (result.output_difference <= options.max_difference) return;  // false for NaN
-    result.note = c10::str("faster, but the outputs differ by ", number_text("%.3g", 100 * result.output_difference),
-                           " %, more than ", number_text("%.3g", 100 * options.max_difference), " %");
+    result.note = c10::str("faster, but the outputs differ by ", format_number("%.3g", 100 * result.output_difference),
+                           " %, more than ", format_number("%.3g", 100 * options.max_difference), " %");
   }
   result.verdict = Verdict::less_accurate;
 }

@@ -4,13 +4,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <cerrno>
-#include <cstdio>
-#include <span>
 
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/io/bytes.h"
 #include "bellows/io/crc32.h"
 #include "bellows/system/file.h"
 
@@ -21,15 +20,9 @@ namespace {
 constexpr std::string_view line_begin = "{\"crc32\":\"", line_middle = "\",\"entry\":", line_end = "}\n";
 constexpr size_t digits = 8;
 
-std::string checksum(std::string_view entry) {
-  std::array<char, digits + 1> text{};
-  std::snprintf(text.data(), text.size(), "%08x", io::crc32(std::as_bytes(std::span(entry))));
-  return text.data();
-}
-
 std::string line_of(std::string_view entry) {
   std::string line(line_begin);
-  return line.append(checksum(entry)).append(line_middle).append(entry).append(line_end);
+  return line.append(io::crc32_text(io::crc32(io::as_bytes(entry)))).append(line_middle).append(entry).append(line_end);
 }
 
 /// Returns the entry of a complete line, or an empty text if the line is damaged.

@@ -3,10 +3,9 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 
+#include "bellows/core/stats.h"
 #include "bellows/report/html.h"
 #include "bellows/tune/importance.h"
 
@@ -27,10 +26,7 @@ td, th { text-align: left; padding: 4px 10px 4px 0; border-top: 1px solid var(--
 constexpr double chart_width = 1000, left = 70, right = 20, top = 30;
 
 std::string shown_number(double value, const char* format = "%.4g") {
-  if (!std::isfinite(value)) return "–";
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), format, value);
-  return text.data();
+  return std::isfinite(value) ? format_number(format, value) : "–";
 }
 
 std::string at(double position) {

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/stats.h"
+#include "bellows/inspect/memory.h"
 #include "bellows/io/tables/number_text.h"
 #include "bellows/system/file.h"
 
@@ -53,17 +54,6 @@ std::vector<std::string> trial_environment(size_t cores) {
   for (char** variable = environ; *variable; ++variable) variables.emplace_back(*variable);
   if (cores > 0 && !std::getenv("OMP_NUM_THREADS")) variables.push_back("OMP_NUM_THREADS=" + std::to_string(cores));
   return variables;
-}
-
-/// The largest resident size of a process so far. 0: it has ended.
-int64_t peak_of(pid_t process) {
-  std::ifstream status("/proc/" + std::to_string(process) + "/status");
-  for (std::string line; std::getline(status, line);) {
-    constexpr std::string_view name = "VmHWM:";
-    if (!line.starts_with(name)) continue;
-    return 1024 * std::strtoll(line.c_str() + name.size(), nullptr, 10);
-  }
-  return 0;
 }
 
 double json_number(const nlohmann::json& json, const char* key) {
@@ -110,7 +100,7 @@ void TrialProcess::prune() {
 
 std::vector<TrialProcess::Report> TrialProcess::watch() {
   process_.read_output(on_line_);
-  if (process_.running()) peak_bytes_ = std::max(peak_bytes_, peak_of(process_.pid()));
+  if (process_.running()) peak_bytes_ = std::max(peak_bytes_, inspect::peak_rss_of(process_.pid()));
   seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   if (file_.trial_bytes > 0 && peak_bytes_ > file_.trial_bytes)
     stop("out of memory: the trial used more than " + format_bytes(static_cast<double>(file_.trial_bytes)));

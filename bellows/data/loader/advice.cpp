@@ -16,12 +16,6 @@ constexpr int64_t kFewBatches = 4;     // too few batches for advice
 constexpr double kStalled = 0.5;       // share of the workers' time; above it, they wait rather than compute
 constexpr double kThreadsPerCore = 4;  // if threads wait rather than compute
 
-std::string format_number(const char* format, double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
 std::string in_percent(double share) {
   return format_number("%.0f %%", 100 * share);
 }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <string_view>
 #include <vector>
 
@@ -42,14 +41,8 @@ td:first-child, th:first-child { text-align: left; }
 thead th { white-space: normal; }
 )";
 
-std::string decimals(const char* format, double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), format, value);
-  return text.data();
-}
-
 std::string percent(double share) {
-  return decimals("%.1f %%", 100 * share);
+  return format_number("%.1f %%", 100 * share);
 }
 
 /// Returns whether the rank has another stage that comes earlier in the model.
@@ -68,13 +61,13 @@ std::string action_mark(const PipelineSchedule& schedule, const TimedAction& tim
   const double inset = later ? later_stage_inset : 0;
   const std::string number = std::to_string(micro_batch);
   const bool fits = wide > 4 + 7 * static_cast<double>(number.size());
-  const std::string label = c10::str("<text class=\"number\" x=\"", decimals("%.1f", x + wide / 2), "\" y=\"",
+  const std::string label = c10::str("<text class=\"number\" x=\"", format_number("%.1f", x + wide / 2), "\" y=\"",
                                      y + (row_height + inset) / 2 + 4, "\">", number, "</text>");
   return c10::str("<g><title>", to_string(work), " of micro-batch ", number, " in stage ", stage, ": ",
                   format_seconds(timed.duration_s), " from ", format_seconds(start_s), "</title><rect class=\"w",
-                  static_cast<int>(work), later ? " later" : "", "\" x=\"", decimals("%.2f", x), "\" y=\"", y + inset,
-                  "\" width=\"", decimals("%.2f", wide), "\" height=\"", row_height - inset, "\"/>", fits ? label : "",
-                  "</g>\n");
+                  static_cast<int>(work), later ? " later" : "", "\" x=\"", format_number("%.2f", x), "\" y=\"",
+                  y + inset, "\" width=\"", format_number("%.2f", wide), "\" height=\"", row_height - inset, "\"/>",
+                  fits ? label : "", "</g>\n");
 }
 
 std::string timeline_chart(const PipelineSchedule& schedule, const PipelineTimeline& timeline,

@@ -4,7 +4,6 @@
 #include <c10/util/accumulate.h>
 
 #include <charconv>
-#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <span>
@@ -20,12 +19,6 @@ namespace {
 constexpr const char* cache_kind = "bellows.teacher_outputs";
 constexpr const char* cache_version = "1";
 constexpr std::string_view fact_prefix = "made_with.";
-
-std::string hex(uint32_t value) {
-  char text[16];
-  std::snprintf(text, sizeof text, "%08x", value);
-  return text;
-}
 
 std::string text_of(const io::SafetensorsMetadata& metadata, std::string_view name) {
   for (const auto& [key, value] : metadata) {
@@ -124,7 +117,7 @@ std::string CacheWriter::header(int64_t rows, uint32_t checksum) const {
   const auto row_bytes = static_cast<uint64_t>(rows) * static_cast<uint64_t>(layout_.stride());
   io::SafetensorsMetadata metadata{{"format", cache_kind},
                                    {"version", cache_version},
-                                   {"crc32c", hex(checksum)},
+                                   {"crc32c", io::crc32_text(checksum)},
                                    {"dtype", std::string(io::safetensors_dtype_name(layout_.dtype))},
                                    {"shape", c10::Join(",", layout_.shape)},
                                    {"top", std::to_string(layout_.top)}};
@@ -186,7 +179,7 @@ CacheFile::CacheFile(const std::string& path) : path_(path), file_(open_file(pat
   if (!complete) damaged(path, "expected the tensors rows and ids in the sizes of the metadata");
   rows_ = file_.bytes(entries[0]);
   const io::ByteSpan ids = file_.bytes(entries[1]);
-  const std::string found = hex(io::crc32c(ids, io::crc32c(rows_, layout_checksum(layout_))));
+  const std::string found = io::crc32_text(io::crc32c(ids, io::crc32c(rows_, layout_checksum(layout_))));
   if (found != text_of(metadata, "crc32c"))
     damaged(path, "expected the checksum " + text_of(metadata, "crc32c") + ", found " + found);
   ids_.resize(ids.size() / sizeof(int64_t));
