@@ -1,9 +1,7 @@
 #include "bellows/advice/batch_sweep.h"
 
-#include <chrono>
-
 #include "bellows/advice/recipe_profile.h"
-#include "bellows/core/stats.h"
+#include "bellows/inspect/profile/machine_peaks.h"
 #include "bellows/system/stop.h"
 #include "bellows/train/job.h"
 #include "bellows/train/recipe/rank_keys.h"
@@ -18,19 +16,14 @@ constexpr int64_t largest_factor = 8;
 constexpr int64_t untimed_steps = 2;
 
 double median_step_seconds(const Recipe& recipe, int64_t steps) {
-  using Clock = std::chrono::steady_clock;
   TrainLoop loop(make_job(recipe));
   settle(loop);
-  loop.run_steps(untimed_steps);
-  std::vector<double> seconds;
-  seconds.reserve(static_cast<size_t>(steps));
-  for (int64_t i = 0; i < steps; ++i) {
+  const auto step = [&loop] {
     throw_if_stopped("measuring batch sizes");
-    const auto start = Clock::now();
     loop.run_steps(1);
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-  }
-  return median(seconds) / static_cast<double>(recipe.gradient_accumulation_steps);
+  };
+  return inspect::median_call_seconds(step, steps, untimed_steps) /
+         static_cast<double>(recipe.gradient_accumulation_steps);
 }
 
 }  // namespace

@@ -83,8 +83,8 @@ std::optional<Finding> odd_sizes(const RecipeProfile& profile) {
       profile.step.odd_sizes, [](const auto& sizes) { return sizes.op.find("conv") == std::string::npos; });
   if (of_batch && batch % 8 != 0 && batch > 8) settings = {c10::str("batch_size=", (batch + 7) / 8 * 8)};
   return Finding{.text = c10::str("Operators with sizes that are not multiples of 8 compute ", percent_of(odd, all),
-                                  " of the FLOPs. Kernels for matrix units, such as bf16 kernels, are slower with such "
-                                  "sizes."),
+                                  " of the FLOPs. Kernels for matrix units, such as bf16 kernels, are slower "
+                                  "with such sizes."),
                  .places = std::move(places),
                  .settings = std::move(settings)};
 }
@@ -113,9 +113,8 @@ std::optional<Finding> small_norm_batch(const RecipeProfile& profile) {
 std::vector<FindingRule> code_rules() {
   return {
       {"synchronizations", "The host waits for the device",
-       "A step reads a value, copies to the host, or calls an operator whose shape depends on data. On a CPU, nothing "
-       "waits, "
-       "so no gain is stated.",
+       "A step reads a value, copies to the host, or calls an operator whose shape depends on data. On a CPU, these "
+       "calls do not wait, so the gain is not estimated.",
        synchronizations},
       {"copies_after_permute", "Permuted tensors are copied",
        "Copies after a permutation take at least 2 % of the step. Gain: their time.", copies_after_permute},

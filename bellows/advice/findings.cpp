@@ -1,12 +1,11 @@
 #include "bellows/advice/findings.h"
 
 #include <c10/util/Exception.h>
-#include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "bellows/advice/rules.h"
+#include "bellows/core/stats.h"
 
 namespace bellows::train {
 
@@ -50,15 +49,11 @@ std::vector<Finding> findings_of(const RecipeProfile& profile) {
 }
 
 std::string milliseconds(double seconds) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.3g ms", 1e3 * seconds);
-  return text;
+  return format_number("%.3g ms", 1e3 * seconds);
 }
 
 std::string percent_of(double part, double whole) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.0f %%", whole > 0 ? 100 * part / whole : 0.0);
-  return text;
+  return format_number("%.0f %%", whole > 0 ? 100 * part / whole : 0.0);
 }
 
 double gain_without(const RecipeProfile& profile, double seconds) {

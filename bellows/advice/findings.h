@@ -15,8 +15,8 @@ struct Finding {
   std::string title{};                ///< of its rule, such as "The step waits for data"
   std::string text{};                 ///< the measured numbers and what to do, in one or two sentences
   std::vector<std::string> places{};  ///< call sites or modules, the most expensive first; at most 5
-  std::vector<std::string>
-      settings{};   ///< recipe settings that help, such as "num_workers=-1"; empty if code must change
+  /// Recipe settings that help, such as "num_workers=-1". Empty if the code must change.
+  std::vector<std::string> settings{};
   double gain = 0;  ///< expected speedup per sample, such as 1.3; 0 if it was not estimated
 };
 

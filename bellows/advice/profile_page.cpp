@@ -1,9 +1,7 @@
 #include <c10/util/StringUtil.h>
 
-#include <algorithm>
-#include <cstdio>
-
 #include "bellows/advice/findings.h"
+#include "bellows/core/stats.h"
 #include "bellows/report/html.h"
 
 namespace bellows::train {
@@ -16,9 +14,7 @@ constexpr const char* findings_style = R"(
 )";
 
 std::string gain_text(double gain) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.2f× faster", gain);
-  return gain > 0 ? text : "not estimated";
+  return gain > 0 ? format_number("%.2f× faster", gain) : "not estimated";
 }
 
 /// As YAML: "num_workers=-1" becomes "num_workers: -1".

@@ -1,9 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
-#include <vector>
 
 #include "bellows/data/loader/report.h"
 #include "bellows/inspect/profile/profile.h"
@@ -34,18 +32,18 @@ struct RecipeProfileOptions {
   TraceWriter* trace = nullptr;                  ///< if not null, another step is recorded as a Chrome trace
 };
 
-/// Trains until the steps are compiled, if the recipe says so, but at most 200 steps.
+/// With `compile`, trains until compilation has finished, but at most 200 steps. Otherwise, does nothing.
 void settle(TrainLoop& loop);
 /// Returns the recipe with its full batch size and image size from the first step on, and without output files.
 Recipe without_output(Recipe recipe);
 
-/// Trains with the recipe for some steps, at the full batch and image size, and profiles them. Nothing is written, except
-/// a missing `teacher_cache`.
+/// Runs some training steps of the recipe at the full batch and image size, and profiles them. It writes no files,
+/// except for a missing `teacher_cache`.
 /// Cost:   see inspect::profile()
 /// Throws: like make_job() and TrainLoop::step(); c10::ValueError if the device is not a CPU, because the times of
 ///         operators are measured on the host
 RecipeProfile profile_recipe(Recipe recipe, const RecipeProfileOptions& options = {});
-/// The same for your own job. Its model and optimizers take about 20 real steps, and its generators advance.
+/// The same for your own job. About 20 training steps change its model, optimizers and generators.
 RecipeProfile profile_job(Job job, const RecipeProfileOptions& options = {});
 
 }  // namespace bellows::train

@@ -12,9 +12,8 @@ namespace bellows::train {
 namespace {
 
 using inspect::Limit;
-
-constexpr const char* loading_phase = "load";
-constexpr const char* optimizer_phase = "optimizer";
+using inspect::loading_phase;
+using inspect::optimizer_phase;
 
 double seconds_of(const RecipeProfile& profile, Limit limit) {
   return profile.step.seconds_by_limit()[static_cast<size_t>(limit)];
@@ -143,8 +142,8 @@ std::optional<Finding> swapping(const RecipeProfile& profile) {
   if (faults < 1 || profile.recipe.batch_size < 2) return std::nullopt;
   return Finding{
       .text = c10::str("A step reads ", std::lround(faults),
-                       " pages of memory from a disk. The process needs more "
-                       "memory than the machine has. Smaller batches with gradient accumulation need less."),
+                       " pages of memory from a disk. The process needs more memory than the machine has. Smaller "
+                       "batches with gradient accumulation need less."),
       .settings = {c10::str("batch_size=", std::max<int64_t>(profile.recipe.batch_size / 2, 1)),
                    c10::str("gradient_accumulation_steps=", 2 * profile.recipe.gradient_accumulation_steps)}};
 }
@@ -165,9 +164,8 @@ std::optional<Finding> page_faults(const RecipeProfile& profile) {
 std::vector<FindingRule> speed_rules() {
   return {
       {"slow_loader", "The step waits for data",
-       "Loading takes at least 10 % of the step. Gain: loading overlaps with the step; loading that computes shares "
-       "the "
-       "cores.",
+       "Loading takes at least 10 % of the step. Gain: loading overlaps with the step, and loading that computes "
+       "shares the cores.",
        slow_loader},
       {"small_batch", "The batch is too small",
        "Host overhead takes at least 30 % of the step. Gain: four times as many samples with the same overhead.",
@@ -182,8 +180,7 @@ std::vector<FindingRule> speed_rules() {
        "Backward repeats operators, and their results would fit into half of the free memory. Gain: their time.",
        needless_recomputation},
       {"fp32_matmuls", "bf16 would be faster",
-       "fp32 operators that compute limits take at least 20 % of the step, and bf16 has at least 1.5 times the peak. "
-       "Gain: "
+       "Compute-bound fp32 operators take at least 20 % of the step, and bf16 has at least 1.5 times the peak. Gain: "
        "the ratio of the peaks for these operators, but at most the expected effect of the technique.",
        fp32_matmuls},
       {"swapping", "The process swaps", "A step reads at least one page from a disk. The gain is not estimated.",

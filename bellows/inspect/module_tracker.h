@@ -47,8 +47,13 @@ struct Frame {
 class ModuleTracker {
  public:
   explicit ModuleTracker(ModuleMap map) : map_(std::move(map)) {}
-  static tap::ObserverNeeds needs() {
-    return {.operators = true, .backward_nodes = true, .user_scopes = true, .inputs = true, .outputs = true};
+  static tap::ObserverNeeds needs(bool times = false) {
+    return {.operators = true,
+            .backward_nodes = true,
+            .user_scopes = true,
+            .inputs = true,
+            .outputs = true,
+            .times = times};
   }
 
   /// Returns the frame of the call that starts. The reference is valid until leave().

@@ -28,15 +28,10 @@ std::string with_suffix(int64_t number) {
   return text;
 }
 
-/// Shortens a name to `width` characters. Keeps its end, which distinguishes names.
-std::string fitted(const std::string& name, size_t width) {
-  return name.size() <= width ? name : "..." + name.substr(name.size() - width + 3);
-}
-
 std::string count_line(const std::string& name, const OpCount& count, int64_t all_flops) {
   char text[160];
   const double percent = all_flops ? 100.0 * static_cast<double>(count.flops) / static_cast<double>(all_flops) : 0;
-  std::snprintf(text, sizeof text, "%-37s %7s %9s %5.1f%% %10s %6.1f\n", fitted(name, 37).c_str(),
+  std::snprintf(text, sizeof text, "%-37s %7s %9s %5.1f%% %10s %6.1f\n", shortened(name, 37).c_str(),
                 with_suffix(count.calls).c_str(), with_suffix(count.flops).c_str(), percent,
                 format_bytes(static_cast<double>(count.bytes)).c_str(), count.host_us / 1000);
   return text;
@@ -130,11 +125,7 @@ class CountingObserver : public tap::Observer {
  public:
   explicit CountingObserver(ModuleMap map) : tracker_(std::move(map)) {}
 
-  tap::ObserverNeeds needs() const override {
-    auto needs = ModuleTracker::needs();
-    needs.times = true;
-    return needs;
-  }
+  tap::ObserverNeeds needs() const override { return ModuleTracker::needs(/*times=*/true); }
 
   void before(const tap::OpEvent& event) override {
     MutexLock lock(mutex_);

@@ -114,4 +114,8 @@ int64_t touched_bytes(c10::ArrayRef<c10::IValue> values) {
   return bytes;
 }
 
+std::string shortened(const std::string& name, size_t width) {
+  return name.size() <= width ? name : "..." + name.substr(name.size() - width + 3);
+}
+
 }  // namespace bellows::inspect

@@ -64,4 +64,7 @@ int64_t touched_bytes(const at::Tensor& tensor);
 /// Returns the sum over all tensors in the arguments.
 int64_t touched_bytes(c10::ArrayRef<c10::IValue> values);
 
+/// Shortens a name to `width` bytes for a table. Keeps its end, which distinguishes names.
+std::string shortened(const std::string& name, size_t width);
+
 }  // namespace bellows::inspect

@@ -34,12 +34,11 @@ double MachinePeaks::flops(c10::ScalarType dtype) const {
   return dtype == at::kDouble ? fp32_flops / 2 : fp32_flops;
 }
 
-double median_call_seconds(const std::function<void()>& call) {
+double median_call_seconds(const std::function<void()>& call, int64_t repeats, int64_t warm_up) {
   using Clock = std::chrono::steady_clock;
-  constexpr int warm_up = 3, repeats = 15;
   std::vector<double> seconds;
-  seconds.reserve(repeats);
-  for (int i = 0; i < warm_up + repeats; ++i) {
+  seconds.reserve(static_cast<size_t>(repeats));
+  for (int64_t i = 0; i < warm_up + repeats; ++i) {
     const auto start = Clock::now();
     call();
     if (i >= warm_up) seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());

@@ -2,6 +2,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <cstdint>
 #include <functional>
 
 namespace bellows::inspect {
@@ -24,8 +25,8 @@ MachinePeaks measure_peaks();
 
 // Parts of measure_peaks().
 
-/// Returns the median seconds of 15 calls, after a warm-up.
-double median_call_seconds(const std::function<void()>& call);
+/// Returns the median seconds of `repeats` calls, after `warm_up` calls without timing.
+double median_call_seconds(const std::function<void()>& call, int64_t repeats = 15, int64_t warm_up = 3);
 /// Returns the floating-point operations per second of a matmul of 1024 × 1024.
 double measure_matmul_flops(c10::ScalarType dtype);
 /// Returns the bytes per second that an addition of arrays of 128 MiB reads and writes.

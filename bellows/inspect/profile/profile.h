@@ -27,6 +27,9 @@ enum class Limit {
 };
 inline constexpr size_t limits = 4;
 
+/// TraceScopes that the profile treats in a special way.
+inline constexpr std::string_view loading_phase = "load", optimizer_phase = "optimizer";
+
 /// Returns the name, such as "data loading" or "memory bandwidth".
 std::string_view to_string(Limit limit);
 
@@ -52,8 +55,8 @@ struct ReorderingCopy {
   std::string op{}, module{};
   std::string site{};   ///< call_site(); empty if the copy is in the code of Bellows or libtorch
   std::string sizes{};  ///< such as "8×64×32×32"
-  bool images =
-      false;  ///< between the layouts contiguous and channels-last, otherwise after a permutation of dimensions
+  /// Whether it is a conversion between contiguous and channels-last. Otherwise, the dimensions were permuted.
+  bool images = false;
   double calls = 0, bytes = 0, seconds = 0;
 };
 
@@ -64,7 +67,7 @@ struct OddSizes {
   double calls = 0, flops = 0, seconds = 0;
 };
 
-/// A batch norm that trains.
+/// A batch norm in training mode.
 struct BatchNormUse {
   std::string module{};
   int64_t samples = 0;  ///< in a batch
@@ -75,8 +78,8 @@ struct ConvolutionUse {
   double contiguous_calls = 0, contiguous_seconds = 0, channels_last_calls = 0;
 };
 
-/// Operators that autograd records in backward: with activation checkpointing, those that run a second time. Numbers
-/// are means per step.
+/// Operators that autograd records during backward. With activation checkpointing, these are the recomputed operators.
+/// Numbers are means per step.
 struct Recomputation {
   double calls = 0, flops = 0, seconds = 0;
   double bytes = 0;  ///< size of the results

@@ -97,15 +97,19 @@ void add_call(Record& record, double seconds) {
 }
 
 template <class Record>
-void add_calls(Record& sum, const Record& record, double steps) {
-  sum.calls += record.calls / steps;
-  sum.seconds += record.seconds / steps;
+void add_records(Record& sum, const Record& record) {
+  sum.calls += record.calls;
+  sum.seconds += record.seconds;
+  if constexpr (requires { sum.flops; }) sum.flops += record.flops;
+  if constexpr (requires { sum.bytes; }) sum.bytes += record.bytes;
 }
 
 template <class Record>
 Record mean_of(Record record, double steps) {
   record.calls /= steps;
   record.seconds /= steps;
+  if constexpr (requires { record.flops; }) record.flops /= steps;
+  if constexpr (requires { record.bytes; }) record.bytes /= steps;
   return record;
 }
 
@@ -136,7 +140,7 @@ std::vector<StepPhase> PhaseLog::phases() const {
 struct ProfileLog::Call {
   const Frame& frame;
   Values inputs, outputs;
-  double seconds;
+  double seconds, flops;
   bool recomputed;
   const OpInfo& info() const { return *frame.info; }
 };
@@ -162,22 +166,22 @@ void ProfileLog::after(const tap::OpEvent& event) {
   running_[event.thread_id].pop_back();
   // In backward, operators that autograd records are those of a forward pass that runs again.
   const bool recomputed = frame->backward && event.sequence_number >= 0;
-  note({*frame, running.inputs, event.outputs, (now - running.start_us) / 1e6, recomputed});
+  const FlopFormula formula = event.outputs.empty() ? nullptr : frame->info->flops;
+  const double flops = formula ? static_cast<double>(formula(running.inputs, event.outputs)) : 0;
+  note({*frame, running.inputs, event.outputs, (now - running.start_us) / 1e6, flops, recomputed});
 }
 
 void ProfileLog::note(const Call& call) {
   const OpInfo& info = call.info();
   const c10::ScalarType dtype = dtype_of(call.inputs, call.outputs);
   ProfiledOp& op = ops_[{&info, phase(), call.frame.backward, dtype}];
-  const double flops =
-      info.flops && !call.outputs.empty() ? static_cast<double>(info.flops(call.inputs, call.outputs)) : 0;
   add_call(op, call.seconds);
-  op.flops += flops;
+  op.flops += call.flops;
   if (!info.view && !info.uninitialized)
     op.bytes += static_cast<double>(touched_bytes(call.inputs) + touched_bytes(call.outputs));
   if (call.recomputed) {
     add_call(recomputation_, call.seconds);
-    recomputation_.flops += flops;
+    recomputation_.flops += call.flops;
     if (!info.view) recomputation_.bytes += static_cast<double>(touched_bytes(call.outputs));
   }
   note_copy(call);
@@ -193,7 +197,7 @@ void ProfileLog::note_copy(const Call& call) {
   const at::Tensor from = tensor_at(call.inputs, in_place ? 1 : 0), to = tensor_at(call.outputs, 0);
   if (!reorders(from, to)) return;
   const std::string site = call_site();
-  ReorderingCopy& copy = copies_[{{&info, call.frame.place, sizes_text(from.sizes())}, site}];
+  ReorderingCopy& copy = copies_[{&info, call.frame.place, sizes_text(from.sizes()), site}];
   copy.site = site;
   copy.images = (is_image_layout(from) && to.is_contiguous()) || (from.is_contiguous() && is_image_layout(to));
   copy.bytes += static_cast<double>(touched_bytes(from) + touched_bytes(to));
@@ -204,8 +208,8 @@ void ProfileLog::note_sizes(const Call& call) {
   if (!call.info().flops || call.outputs.empty()) return;
   std::string sizes = odd_sizes_of(call.info(), call.inputs);
   if (sizes.empty()) return;
-  OddSizes& odd = odd_sizes_[{&call.info(), call.frame.place, std::move(sizes)}];
-  odd.flops += static_cast<double>(call.info().flops(call.inputs, call.outputs));
+  OddSizes& odd = odd_sizes_[{&call.info(), call.frame.place, std::move(sizes), ""}];
+  odd.flops += call.flops;
   add_call(odd, call.seconds);
 }
 
@@ -231,18 +235,36 @@ void ProfileLog::note_batch_norm(const Call& call) {
   samples = std::max(samples, input.size(0));  // the last batch of an epoch can be smaller
 }
 
+template <class Record>
+std::vector<Record> ProfileLog::merged(const std::map<SlowKey, Record>& records, double steps) const {
+  std::map<std::tuple<std::string, std::string, std::string, std::string>, Record> sums;
+  for (const auto& [key, record] : records) {
+    const auto& [info, place, sizes, site] = key;
+    const std::string& module = tracker_.map().path(place->module);
+    const auto [found, is_new] = sums.try_emplace({info->name, module, sizes, site}, record);
+    Record& sum = found->second;
+    if (!is_new) add_records(sum, record);
+    sum.op = info->name, sum.module = module, sum.sizes = sizes;
+  }
+  std::vector<Record> result;
+  result.reserve(sums.size());
+  for (auto& [key, sum] : sums) result.push_back(mean_of(std::move(sum), steps));
+  return result;
+}
+
 void ProfileLog::add_to(StepProfile& profile, int64_t steps) const {
   MutexLock lock(mutex_);
   const auto count = static_cast<double>(steps);
   for (auto [key, op] : ops_) {
     const auto& [info, phase, backward, dtype] = key;
     op.op = info->name, op.phase = phase, op.backward = backward, op.dtype = dtype;
-    op.flops /= count, op.bytes /= count;
     profile.ops.push_back(mean_of(std::move(op), count));
   }
   std::ranges::stable_sort(profile.ops, std::greater<>(), &ProfiledOp::seconds);
-  profile.copies = merged_copies(count);
-  profile.odd_sizes = merged_sizes(count);
+  profile.copies = merged(copies_, count);
+  std::ranges::stable_sort(profile.copies, std::greater<>(), &ReorderingCopy::bytes);
+  profile.odd_sizes = merged(odd_sizes_, count);
+  std::ranges::stable_sort(profile.odd_sizes, std::greater<>(), &OddSizes::flops);
   std::map<std::string, int64_t> samples;
   for (const auto& [place, batch] : batch_norms_) {
     int64_t& most = samples[tracker_.map().path(place->module)];
@@ -253,47 +275,6 @@ void ProfileLog::add_to(StepProfile& profile, int64_t steps) const {
                           .contiguous_seconds = convolutions_.contiguous_seconds / count,
                           .channels_last_calls = convolutions_.channels_last_calls / count};
   profile.recomputation = mean_of(recomputation_, count);
-  profile.recomputation.flops /= count;
-  profile.recomputation.bytes /= count;
-}
-
-// The module of an operator without parameters is known only now, so several records can belong together.
-
-std::vector<ReorderingCopy> ProfileLog::merged_copies(double steps) const {
-  std::map<std::tuple<std::string, std::string, std::string, std::string>, ReorderingCopy> merged;
-  for (const auto& [key, copy] : copies_) {
-    const auto& [info, place, sizes] = key.first;
-    ReorderingCopy& sum = merged[{info->name, tracker_.map().path(place->module), sizes, copy.site}];
-    sum.images = copy.images;
-    sum.bytes += copy.bytes / steps;
-    add_calls(sum, copy, steps);
-  }
-  std::vector<ReorderingCopy> copies;
-  copies.reserve(merged.size());
-  for (auto& [key, copy] : merged) {
-    std::tie(copy.op, copy.module, copy.sizes, copy.site) = key;
-    copies.push_back(std::move(copy));
-  }
-  std::ranges::stable_sort(copies, std::greater<>(), &ReorderingCopy::bytes);
-  return copies;
-}
-
-std::vector<OddSizes> ProfileLog::merged_sizes(double steps) const {
-  std::map<std::tuple<std::string, std::string, std::string>, OddSizes> merged;
-  for (const auto& [key, odd] : odd_sizes_) {
-    const auto& [info, place, sizes] = key;
-    OddSizes& sum = merged[{info->name, tracker_.map().path(place->module), sizes}];
-    sum.flops += odd.flops / steps;
-    add_calls(sum, odd, steps);
-  }
-  std::vector<OddSizes> result;
-  result.reserve(merged.size());
-  for (auto& [key, odd] : merged) {
-    std::tie(odd.op, odd.module, odd.sizes) = key;
-    result.push_back(std::move(odd));
-  }
-  std::ranges::stable_sort(result, std::greater<>(), &OddSizes::flops);
-  return result;
 }
 
 }  // namespace bellows::inspect

@@ -34,11 +34,7 @@ class ProfileLog final : public tap::Observer {
  public:
   explicit ProfileLog(ModuleMap map) : tracker_(std::move(map)) {}
 
-  tap::ObserverNeeds needs() const override {
-    auto needs = ModuleTracker::needs();
-    needs.times = true;
-    return needs;
-  }
+  tap::ObserverNeeds needs() const override { return ModuleTracker::needs(/*times=*/true); }
   void before(const tap::OpEvent& event) override;
   void after(const tap::OpEvent& event) override;
   /// Adds the records to the profile, as means of `steps` steps.
@@ -52,15 +48,17 @@ class ProfileLog final : public tap::Observer {
     double start_us = 0;
   };
   using OpKey = std::tuple<const OpInfo*, std::string, bool, c10::ScalarType>;
-  using ShapeKey = std::tuple<const OpInfo*, PlacePtr, std::string>;
+  /// Operator, place, sizes and call site. The place gets its module only later, so several keys can have one module.
+  using SlowKey = std::tuple<const OpInfo*, PlacePtr, std::string, std::string>;
 
   void note(const Call& call) BELLOWS_REQUIRES(mutex_);
   void note_copy(const Call& call) BELLOWS_REQUIRES(mutex_);
   void note_sizes(const Call& call) BELLOWS_REQUIRES(mutex_);
   void note_convolution(const Call& call) BELLOWS_REQUIRES(mutex_);
   void note_batch_norm(const Call& call) BELLOWS_REQUIRES(mutex_);
-  std::vector<ReorderingCopy> merged_copies(double steps) const BELLOWS_REQUIRES(mutex_);
-  std::vector<OddSizes> merged_sizes(double steps) const BELLOWS_REQUIRES(mutex_);
+  /// Returns one record per module, as means per step.
+  template <class Record>
+  std::vector<Record> merged(const std::map<SlowKey, Record>& records, double steps) const BELLOWS_REQUIRES(mutex_);
   std::string phase() const BELLOWS_REQUIRES(mutex_) { return phases_.empty() ? "" : phases_.front(); }
 
   mutable Mutex mutex_;
@@ -68,8 +66,8 @@ class ProfileLog final : public tap::Observer {
   std::vector<std::string> phases_ BELLOWS_GUARDED_BY(mutex_);                             ///< open scopes
   std::unordered_map<uint64_t, std::vector<Running>> running_ BELLOWS_GUARDED_BY(mutex_);  ///< by thread
   std::map<OpKey, ProfiledOp> ops_ BELLOWS_GUARDED_BY(mutex_);
-  std::map<std::pair<ShapeKey, std::string>, ReorderingCopy> copies_ BELLOWS_GUARDED_BY(mutex_);  ///< also by call site
-  std::map<ShapeKey, OddSizes> odd_sizes_ BELLOWS_GUARDED_BY(mutex_);
+  std::map<SlowKey, ReorderingCopy> copies_ BELLOWS_GUARDED_BY(mutex_);
+  std::map<SlowKey, OddSizes> odd_sizes_ BELLOWS_GUARDED_BY(mutex_);    ///< without call sites
   std::map<PlacePtr, int64_t> batch_norms_ BELLOWS_GUARDED_BY(mutex_);  ///< samples of the batch
   ConvolutionUse convolutions_ BELLOWS_GUARDED_BY(mutex_);
   Recomputation recomputation_ BELLOWS_GUARDED_BY(mutex_);

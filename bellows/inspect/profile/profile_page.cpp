@@ -1,7 +1,6 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "bellows/core/stats.h"
 #include "bellows/inspect/profile/profile.h"
@@ -24,27 +23,30 @@ td:first-child, th:first-child { text-align: left; }
 .meter i { display: block; height: 9px; border-radius: 3px; background: var(--l3); }
 )";
 
-std::string fixed_text(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
 std::string limit_colour(size_t limit) {
   return c10::str("var(--l", limit, ")");
 }
 
 std::string number_cell(const char* format, double value) {
-  return "<td class=\"number\">" + fixed_text(format, value) + "</td>";
+  return "<td class=\"number\">" + format_number(format, value) + "</td>";
 }
 
 std::string text_cell(std::string_view text) {
   return "<td>" + escape_html(text) + "</td>";
 }
 
-std::string table_section(const std::string& title, const std::string& words, const std::string& head,
+/// A column of a table.
+struct Column {
+  std::string title{};
+  bool number = false;
+};
+
+std::string table_section(const std::string& title, const std::string& words, const std::vector<Column>& columns,
                           const std::string& rows) {
   if (rows.empty()) return "";
+  std::string head;
+  for (const Column& column : columns)
+    head += (column.number ? "<th class=\"number\">" : "<th>") + column.title + "</th>";
   return "<section><h2>" + title + "</h2><p>" + words + "</p><div class=\"scroll\"><table><tr>" + head + "</tr>\n" +
          rows + "</table></div></section>\n";
 }
@@ -55,10 +57,10 @@ std::string shares_section(const StepProfile& profile) {
   for (size_t i = 0; i < limits; ++i) {
     const double share = profile.step_s > 0 ? 100 * seconds[i] / profile.step_s : 0;
     const std::string name(to_string(static_cast<Limit>(i)));
-    bars += c10::str("<div title=\"", name, "\" style=\"width:", fixed_text("%.2f", share),
+    bars += c10::str("<div title=\"", name, "\" style=\"width:", format_number("%.2f", share),
                      "%;background:", limit_colour(i), "\"></div>");
     key += c10::str("<span><i style=\"background:", limit_colour(i), "\"></i>", name, " ",
-                    fixed_text("%.3f", 1e3 * seconds[i]), " ms (", fixed_text("%.1f", share), " %)</span>");
+                    format_number("%.3f", 1e3 * seconds[i]), " ms (", format_number("%.1f", share), " %)</span>");
   }
   return "<section><h2>Where the time goes</h2><div class=\"shares\">" + bars + "</div><div class=\"key\">" + key +
          "</div></section>\n";
@@ -69,7 +71,7 @@ std::string phases_section(const StepProfile& profile) {
   for (const StepPhase& phase : profile.phases)
     rows += "<tr>" + text_cell(phase.name.empty() ? "(other)" : phase.name) + number_cell("%.3f", 1e3 * phase.seconds) +
             "</tr>\n";
-  return table_section("Phases", "Mean time per step.", "<th>phase</th><th class=\"number\">ms</th>", rows);
+  return table_section("Phases", "Mean time per step.", {{"phase"}, {"ms", true}}, rows);
 }
 
 std::string operators_section(const StepProfile& profile) {
@@ -79,21 +81,27 @@ std::string operators_section(const StepProfile& profile) {
     const double share = op.seconds > 0 ? 100 * op.least_seconds(profile.peaks) / op.seconds : 0;
     rows += "<tr>" + text_cell(op.op + (op.backward ? " (backward)" : "")) + text_cell(op.phase) +
             number_cell("%.0f", op.calls) + number_cell("%.3f", op.flops / 1e9) + number_cell("%.2f", op.bytes / 1e6) +
-            number_cell("%.3f", 1e3 * op.seconds) + "<td class=\"number\">" + fixed_text("%.0f", share) +
-            " %</td><td><span class=\"meter\"><i style=\"width:" + fixed_text("%.0f", std::min(share, 100.0)) +
+            number_cell("%.3f", 1e3 * op.seconds) + "<td class=\"number\">" + format_number("%.0f", share) +
+            " %</td><td><span class=\"meter\"><i style=\"width:" + format_number("%.0f", std::min(share, 100.0)) +
             "%\"></i></span></td>" + text_cell(to_string(op.limit(profile.peaks))) + "</tr>\n";
   }
   return table_section(
       "Roofline of the operators",
       c10::str(
-          "Peaks of this machine: ", fixed_text("%.0f", profile.peaks.fp32_flops / 1e9), " GFLOP/s in fp32, ",
-          fixed_text("%.1f", profile.peaks.bytes_per_second / 1e9), " GB/s, ",
-          fixed_text("%.2f", 1e6 * profile.peaks.call_s),
+          "Peaks of this machine: ", format_number("%.0f", profile.peaks.fp32_flops / 1e9), " GFLOP/s in fp32, ",
+          format_number("%.1f", profile.peaks.bytes_per_second / 1e9), " GB/s, ",
+          format_number("%.2f", 1e6 * profile.peaks.call_s),
           " µs per call. The share is the shortest time at these peaks divided by the measured time. It can exceed "
           "100 % if data stay in the caches."),
-      "<th>operator</th><th>phase</th><th class=\"number\">calls</th><th class=\"number\">GFLOP</th><th "
-      "class=\"number\">MB</th><th class=\"number\">ms</th><th class=\"number\">share of "
-      "peak</th><th></th><th>limit</th>",
+      {{"operator"},
+       {"phase"},
+       {"calls", true},
+       {"GFLOP", true},
+       {"MB", true},
+       {"ms", true},
+       {"share of peak", true},
+       {""},
+       {"limit"}},
       rows);
 }
 
@@ -104,7 +112,7 @@ std::string syncs_section(const StepProfile& profile) {
             text_cell(event.reason) + text_cell(event.site) + "</tr>\n";
   return table_section("Implicit synchronizations",
                        "Calls for which the host waits for an accelerator, in one step. On a CPU, they do not wait.",
-                       "<th class=\"number\">calls</th><th>operator</th><th>reason</th><th>called at</th>", rows);
+                       {{"calls", true}, {"operator"}, {"reason"}, {"called at"}}, rows);
 }
 
 std::string copies_section(const StepProfile& profile) {
@@ -116,10 +124,9 @@ std::string copies_section(const StepProfile& profile) {
             text_cell(format_bytes(copy.bytes)) + number_cell("%.3f", 1e3 * copy.seconds) + text_cell(copy.module) +
             text_cell(copy.site) + "</tr>\n";
   }
-  return table_section("Copies that only change the order of elements", "Means per step.",
-                       "<th>operator</th><th>sizes</th><th>kind</th><th class=\"number\">calls</th><th>bytes</th><th "
-                       "class=\"number\">ms</th><th>module</th><th>called at</th>",
-                       rows);
+  return table_section(
+      "Copies that only change the order of elements", "Means per step.",
+      {{"operator"}, {"sizes"}, {"kind"}, {"calls", true}, {"bytes"}, {"ms", true}, {"module"}, {"called at"}}, rows);
 }
 
 std::string sizes_section(const StepProfile& profile) {
@@ -130,11 +137,8 @@ std::string sizes_section(const StepProfile& profile) {
             number_cell("%.3f", odd.flops / 1e9) + number_cell("%.3f", 1e3 * odd.seconds) + text_cell(odd.module) +
             "</tr>\n";
   }
-  return table_section(
-      "Sizes that are not multiples of 8", "Operands of matmuls, and filters of convolutions.",
-      "<th>operator</th><th>sizes</th><th class=\"number\">calls</th><th class=\"number\">GFLOP</th><th "
-      "class=\"number\">ms</th><th>module</th>",
-      rows);
+  return table_section("Sizes that are not multiples of 8", "Operands of matmuls, and filters of convolutions.",
+                       {{"operator"}, {"sizes"}, {"calls", true}, {"GFLOP", true}, {"ms", true}, {"module"}}, rows);
 }
 
 }  // namespace

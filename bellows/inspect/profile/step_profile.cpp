@@ -2,21 +2,18 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "bellows/core/stats.h"
+#include "bellows/inspect/op_info.h"
 #include "bellows/inspect/profile/profile.h"
 #include "bellows/report/json_text.h"
 
 namespace bellows::inspect {
 
 namespace {
-
-constexpr const char* loading_phase = "load";
-constexpr const char* optimizer_phase = "optimizer";
 
 constexpr std::array<std::string_view, limits> limit_names = {"data loading", "host overhead", "memory bandwidth",
                                                               "compute"};
@@ -30,20 +27,8 @@ size_t index_of(Limit limit) {
   return static_cast<size_t>(limit);
 }
 
-template <class... Values>
-std::string formatted(const char* format, Values... values) {
-  char text[200];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
-
 std::string percent(double part, double whole) {
-  return formatted("%.1f", whole > 0 ? 100 * part / whole : 0.0);
-}
-
-/// Shortens a name to `width` bytes. Keeps its end, which distinguishes names.
-std::string shortened(const std::string& name, size_t width) {
-  return name.size() <= width ? name : "..." + name.substr(name.size() - width + 3);
+  return format_number("%.1f", whole > 0 ? 100 * part / whole : 0.0);
 }
 
 std::string place_of(const std::string& site, const std::string& module) {
@@ -58,30 +43,30 @@ std::string op_title(const ProfiledOp& op) {
 }
 
 std::string operator_table(const StepProfile& profile, size_t rows) {
-  std::string text = formatted("\n%-31s %6s %8s %8s %8s %5s  %s\n", "operator (b: backward)", "calls", "GFLOP", "MB",
-                               "ms", "peak", "limit") +
+  std::string text = format_number("\n%-31s %6s %8s %8s %8s %5s  %s\n", "operator (b: backward)", "calls", "GFLOP",
+                                   "MB", "ms", "peak", "limit") +
                      std::string(79, '-') + "\n";
   for (size_t i = 0; i < std::min(rows, profile.ops.size()); ++i) {
     const ProfiledOp& op = profile.ops[i];
     const double share = op.seconds > 0 ? op.least_seconds(profile.peaks) / op.seconds : 0;
     const char* limit = short_names[index_of(op.limit(profile.peaks))];
-    text += formatted("%-31s %6.0f %8.3f %8.2f %8.3f %4.0f%%  %s\n", shortened(op_title(op), 31).c_str(), op.calls,
-                      op.flops / 1e9, op.bytes / 1e6, 1e3 * op.seconds, 100 * share, limit);
+    text += format_number("%-31s %6.0f %8.3f %8.2f %8.3f %4.0f%%  %s\n", shortened(op_title(op), 31).c_str(), op.calls,
+                          op.flops / 1e9, op.bytes / 1e6, 1e3 * op.seconds, 100 * share, limit);
   }
   if (profile.ops.size() > rows) text += c10::str("and ", profile.ops.size() - rows, " more\n");
   return text;
 }
 
 std::string phase_table(const StepProfile& profile) {
-  std::string text = formatted("\n%-33s %10s %6s\n", "phase", "ms", "%");
+  std::string text = format_number("\n%-33s %10s %6s\n", "phase", "ms", "%");
   for (const StepPhase& phase : profile.phases)
-    text += formatted("%-33s %10.3f %6s\n", shortened(phase.name.empty() ? "(other)" : phase.name, 33).c_str(),
-                      1e3 * phase.seconds, percent(phase.seconds, profile.step_s).c_str());
-  text += formatted("\n%-33s %10s %6s\n", "limited by", "ms", "%");
+    text += format_number("%-33s %10.3f %6s\n", shortened(phase.name.empty() ? "(other)" : phase.name, 33).c_str(),
+                          1e3 * phase.seconds, percent(phase.seconds, profile.step_s).c_str());
+  text += format_number("\n%-33s %10s %6s\n", "limited by", "ms", "%");
   const auto seconds = profile.seconds_by_limit();
   for (size_t i = 0; i < limits; ++i)
-    text += formatted("%-33s %10.3f %6s\n", limit_names[i].data(), 1e3 * seconds[i],
-                      percent(seconds[i], profile.step_s).c_str());
+    text += format_number("%-33s %10.3f %6s\n", limit_names[i].data(), 1e3 * seconds[i],
+                          percent(seconds[i], profile.step_s).c_str());
   return text;
 }
 
@@ -106,7 +91,7 @@ std::vector<std::string> copy_lines(const StepProfile& profile) {
   std::vector<std::string> lines;
   lines.reserve(profile.copies.size());
   for (const ReorderingCopy& copy : profile.copies)
-    lines.push_back(c10::str(formatted("%.0f", copy.calls), " × ", copy.op, " of ", copy.sizes,
+    lines.push_back(c10::str(format_number("%.0f", copy.calls), " × ", copy.op, " of ", copy.sizes,
                              copy.images ? " between image layouts, " : " after a permutation, ",
                              format_bytes(copy.bytes), place_of(copy.site, copy.module)));
   return lines;
@@ -116,53 +101,51 @@ std::vector<std::string> size_lines(const StepProfile& profile) {
   std::vector<std::string> lines;
   lines.reserve(profile.odd_sizes.size());
   for (const OddSizes& odd : profile.odd_sizes)
-    lines.push_back(c10::str(formatted("%.0f", odd.calls), " × ", odd.op, " of ", odd.sizes, ", ",
-                             formatted("%.3f", odd.flops / 1e9), " GFLOP", place_of("", odd.module)));
+    lines.push_back(c10::str(format_number("%.0f", odd.calls), " × ", odd.op, " of ", odd.sizes, ", ",
+                             format_number("%.3f", odd.flops / 1e9), " GFLOP", place_of("", odd.module)));
   return lines;
 }
 
-nlohmann::ordered_json ops_json(const StepProfile& profile) {
-  auto rows = nlohmann::ordered_json::array();
-  for (const ProfiledOp& op : profile.ops)
-    rows.push_back({{"op", op.op},
-                    {"phase", op.phase},
-                    {"backward", op.backward},
-                    {"dtype", c10::toString(op.dtype)},
-                    {"calls", op.calls},
-                    {"flops", op.flops},
-                    {"bytes", op.bytes},
-                    {"seconds", op.seconds},
-                    {"least_seconds", op.least_seconds(profile.peaks)},
-                    {"limit", to_string(op.limit(profile.peaks))}});
-  return rows;
+nlohmann::ordered_json to_object(const SyncEvent& event) {
+  return {{"op", event.op}, {"reason", event.reason}, {"site", event.site}, {"calls", event.count}};
 }
 
-nlohmann::ordered_json lists_json(const StepProfile& profile) {
-  nlohmann::ordered_json json;
-  for (const char* list : {"synchronizations", "copies", "odd_sizes", "batch_norms"})
-    json[list] = nlohmann::ordered_json::array();
-  for (const SyncEvent& event : profile.syncs)
-    json["synchronizations"].push_back(
-        {{"op", event.op}, {"reason", event.reason}, {"site", event.site}, {"calls", event.count}});
-  for (const ReorderingCopy& copy : profile.copies)
-    json["copies"].push_back({{"op", copy.op},
-                              {"module", copy.module},
-                              {"site", copy.site},
-                              {"sizes", copy.sizes},
-                              {"images", copy.images},
-                              {"calls", copy.calls},
-                              {"bytes", copy.bytes},
-                              {"seconds", copy.seconds}});
-  for (const OddSizes& odd : profile.odd_sizes)
-    json["odd_sizes"].push_back({{"op", odd.op},
-                                 {"module", odd.module},
-                                 {"sizes", odd.sizes},
-                                 {"calls", odd.calls},
-                                 {"flops", odd.flops},
-                                 {"seconds", odd.seconds}});
-  for (const BatchNormUse& norm : profile.batch_norms)
-    json["batch_norms"].push_back({{"module", norm.module}, {"samples", norm.samples}});
-  return json;
+nlohmann::ordered_json to_object(const ReorderingCopy& copy) {
+  return {{"op", copy.op},         {"module", copy.module}, {"site", copy.site},   {"sizes", copy.sizes},
+          {"images", copy.images}, {"calls", copy.calls},   {"bytes", copy.bytes}, {"seconds", copy.seconds}};
+}
+
+nlohmann::ordered_json to_object(const OddSizes& odd) {
+  return {{"op", odd.op},       {"module", odd.module}, {"sizes", odd.sizes},
+          {"calls", odd.calls}, {"flops", odd.flops},   {"seconds", odd.seconds}};
+}
+
+nlohmann::ordered_json to_object(const BatchNormUse& norm) {
+  return {{"module", norm.module}, {"samples", norm.samples}};
+}
+
+nlohmann::ordered_json to_object(const StepPhase& phase) {
+  return {{"name", phase.name}, {"seconds", phase.seconds}};
+}
+
+nlohmann::ordered_json to_object(const ProfiledOp& op, const MachinePeaks& peaks) {
+  return {{"op", op.op},
+          {"phase", op.phase},
+          {"backward", op.backward},
+          {"dtype", c10::toString(op.dtype)},
+          {"calls", op.calls},
+          {"flops", op.flops},
+          {"bytes", op.bytes},
+          {"seconds", op.seconds},
+          {"least_seconds", op.least_seconds(peaks)},
+          {"limit", to_string(op.limit(peaks))}};
+}
+
+template <class Record, class... Context>
+nlohmann::ordered_json to_array(const std::vector<Record>& records, const Context&... context) {
+  auto rows = nlohmann::ordered_json::array();
+  for (const Record& record : records) rows.push_back(to_object(record, context...));
+  return rows;
 }
 
 nlohmann::ordered_json memory_json(const TensorTimeline& memory) {
@@ -190,7 +173,7 @@ double ProfiledOp::least_seconds(const MachinePeaks& peaks) const {
 
 Limit ProfiledOp::limit(const MachinePeaks& peaks) const {
   const double least = least_seconds(peaks);
-  // To start threads takes much less than a millisecond. Longer calls are slow for other reasons.
+  // Starting threads takes much less than a millisecond. Longer calls are slow for other reasons.
   const bool overhead = least < overhead_share * seconds && seconds < 1e-3 * calls;
   if (calls * peaks.call_s >= least || overhead) return Limit::host;
   return flops / peaks.flops(dtype) >= least ? Limit::compute : Limit::memory;
@@ -228,10 +211,11 @@ Limit StepProfile::limit() const {
 }
 
 std::string StepProfile::verdict() const {
-  std::string name(to_string(limit()));
+  const Limit most = limit();
+  std::string name(to_string(most));
   name[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(name[0])));
-  return formatted("%s limits this step: %s %% of %.3g ms.", name.c_str(),
-                   percent(seconds_by_limit()[index_of(limit())], step_s).c_str(), 1e3 * step_s);
+  return format_number("%s limits this step: %s %% of %.3g ms.", name.c_str(),
+                       percent(seconds_by_limit()[index_of(most)], step_s).c_str(), 1e3 * step_s);
 }
 
 std::string StepProfile::to_text(size_t rows) const {
@@ -252,13 +236,16 @@ std::string StepProfile::to_json() const {
                                  {"minor_faults", minor_faults},
                                  {"major_faults", major_faults}};
   for (size_t i = 0; i < limits; ++i) json["seconds_by_limit"][std::string(limit_names[i])] = by_limit[i];
-  for (const StepPhase& phase : phases) json["phases"].push_back({{"name", phase.name}, {"seconds", phase.seconds}});
+  json["phases"] = to_array(phases);
   json["peaks"] = {{"fp32_flops", peaks.fp32_flops},
                    {"bf16_flops", peaks.bf16_flops},
                    {"bytes_per_second", peaks.bytes_per_second},
                    {"call_s", peaks.call_s}};
-  json["ops"] = ops_json(*this);
-  json.update(lists_json(*this));
+  json["ops"] = to_array(ops, peaks);
+  json["synchronizations"] = to_array(syncs);
+  json["copies"] = to_array(copies);
+  json["odd_sizes"] = to_array(odd_sizes);
+  json["batch_norms"] = to_array(batch_norms);
   json["convolutions"] = {{"contiguous_calls", convolutions.contiguous_calls},
                           {"contiguous_seconds", convolutions.contiguous_seconds},
                           {"channels_last_calls", convolutions.channels_last_calls}};

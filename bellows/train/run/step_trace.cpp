@@ -103,13 +103,9 @@ void StepTrace::after(int64_t step) {
   if (!tracer_) return;
   tracer_->writer().add({c10::str("step ", step), "step", step_start_us_, trace_now_us() - step_start_us_, 0, ""});
   last_ = step;
-  const bool at_end =
+  const bool range_ends =
       std::any_of(ranges_.begin(), ranges_.end(), [&](const StepRange& range) { return range.last == step; });
-  if (at_end) {
-    write(/*with_others=*/true);
-  } else if (step == requested_.last) {
-    write(/*with_others=*/false);  // other ranks have no such request
-  }
+  if (range_ends || step == requested_.last) write(/*with_others=*/range_ends);  // other ranks have no such request
 }
 
 void StepTrace::write(bool with_others) {
