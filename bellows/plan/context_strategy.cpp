@@ -52,7 +52,7 @@ std::optional<StrategyRow> context_strategy(const MemoryPlan& plan, const Situat
   const int64_t chunks = parallel::SequenceLayout{.ranks = static_cast<int>(ranks)}.chunks();
   const std::string mesh = c10::str("context: ", ranks);
   if (plan.model_size.layers == 0 || plan.size.length % chunks != 0 || !accepts_mesh(plan.recipe, mesh)) return {};
-  StrategyRow row{.measures = {.accumulate = ranks}, .data_parallel = "ddp", .mesh = mesh, .axis = "context"};
+  StrategyRow row{.measures = {.accumulate = ranks}, .data_parallel = "ddp", .mesh = mesh};
   row.techniques = to_string(row.measures);
   row.bytes_per_rank = divided_peak(plan, ranks);
   row.fits = row.bytes_per_rank <= situation.capacity;

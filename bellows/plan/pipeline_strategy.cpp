@@ -62,7 +62,7 @@ std::optional<StrategyRow> estimate_pipeline(const MemoryPlan& plan, const Situa
                                              double link_bytes_per_second) {
   if (plan.model_size.layers < ranks) return {};
   const PlannedPipeline pipeline = planned_pipeline(plan.recipe, ranks, plan.size.batch * ranks);
-  StrategyRow row{.measures = {}, .data_parallel = "ddp", .mesh = c10::str("pipeline: ", ranks), .axis = "pipeline"};
+  StrategyRow row{.measures = {}, .data_parallel = "ddp", .mesh = c10::str("pipeline: ", ranks)};
   row.bytes_per_rank = pipeline_peak(plan, pipeline);
   row.fits = row.bytes_per_rank <= situation.capacity;
   row.bytes_sent = bytes_between_stages(plan, pipeline);

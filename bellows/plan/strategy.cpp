@@ -219,14 +219,14 @@ void add_techniques(StrategyChoice& choice, const StrategyPredictor& predictor) 
 /// Adds rows that divide the model or sequences. Of tensor and context parallelism, the row that sends less is first.
 void add_divisions(StrategyChoice& choice, const MemoryPlan& plan, const Situation& situation) {
   std::vector<StrategyRow> rows;
-  for (const auto strategy : {tensor_strategy, context_strategy, pipeline_strategy}) {
-    auto row = strategy(plan, situation, choice.ranks, choice.bytes_per_second);
-    if (row) rows.push_back(std::move(*row));
-  }
-  const auto pipelines =
-      std::find_if(rows.begin(), rows.end(), [](const StrategyRow& row) { return row.axis == "pipeline"; });
-  std::stable_sort(rows.begin(), pipelines,
+  const auto add = [&](const auto& strategy) {
+    if (auto row = strategy(plan, situation, choice.ranks, choice.bytes_per_second)) rows.push_back(std::move(*row));
+  };
+  add(tensor_strategy);
+  add(context_strategy);
+  std::stable_sort(rows.begin(), rows.end(),
                    [](const StrategyRow& a, const StrategyRow& b) { return a.bytes_sent < b.bytes_sent; });
+  add(pipeline_strategy);
   for (StrategyRow& row : rows) {
     row.needs = choice.rows.front().needs;  // also with DDP
     choice.rows.push_back(std::move(row));
@@ -275,9 +275,9 @@ std::string reason_for_no_strategy(const StrategyChoice& choice) {
 }
 
 std::string reason_for_axis(const StrategyRow& row) {
-  if (row.axis == "pipeline") return "A pipeline divides the layers among the ranks";
-  return row.axis == "context" ? "Context parallelism divides the activations of each sequence"
-                               : "Tensor parallelism divides each layer";
+  if (row.axis() == "pipeline") return "A pipeline divides the layers among the ranks";
+  return row.axis() == "context" ? "Context parallelism divides the activations of each sequence"
+                                 : "Tensor parallelism divides each layer";
 }
 
 /// The recipe keys for a row with a mesh. Params: batch – of one rank
@@ -314,7 +314,7 @@ std::string reason_for(const StrategyChoice& choice, const MemoryPlan& plan) {
 }  // namespace
 
 std::string StrategyRow::title() const {
-  const std::string name = !axis.empty()         ? axis + " parallelism"
+  const std::string name = !mesh.empty()         ? axis() + " parallelism"
                            : measures.stage == 0 ? "DDP"
                                                  : c10::str("ZeRO-", measures.stage);
   return techniques.empty() ? name : name + " with " + techniques;

@@ -15,7 +15,6 @@ struct StrategyRow {
   MemoryOptions measures;     ///< the ZeRO stage (0: DDP), and additional memory techniques
   std::string data_parallel;  ///< value of the recipe key: "ddp", "zero1", "zero2" or "zero3"
   std::string mesh = {};      ///< value of the recipe key; not empty for tensor, context and pipeline parallelism
-  std::string axis = {};      ///< the axis of `mesh` that divides the work: "tensor", "context", "pipeline" or empty
   std::string techniques;     ///< additional techniques, such as "activation checkpointing"; empty if there are none
   std::string needs;          ///< setting that the recipe must change first: "gradient_compression: none", or empty
   int64_t bytes_per_rank = 0;
@@ -24,6 +23,8 @@ struct StrategyRow {
   double exchange_seconds = 0;  ///< bytes_sent / bandwidth; 0 if the bandwidth is unknown
   double compute_seconds = 0;   ///< time of a step without the exchange; 0 if it is unknown
   std::string title() const;    ///< for example "ZeRO-3 with activation checkpointing"
+  /// Returns the axis of `mesh`: "tensor", "context" or "pipeline", or "" if there is no mesh.
+  std::string axis() const { return mesh.substr(0, mesh.find(':')); }
 };
 
 /// The strategies for a number of ranks, and the choice among them.

@@ -52,7 +52,7 @@ std::optional<StrategyRow> tensor_strategy(const MemoryPlan& plan, const Situati
   const models::ModelSize& model = plan.model_size;
   const bool divisible = model.layers > 0 && model.heads % ranks == 0 && model.inner % ranks == 0;
   if (!divisible || !accepts_mesh(plan.recipe, mesh_for(ranks))) return {};
-  StrategyRow row{.measures = {}, .data_parallel = "ddp", .mesh = mesh_for(ranks), .axis = "tensor"};
+  StrategyRow row{.measures = {}, .data_parallel = "ddp", .mesh = mesh_for(ranks)};
   row.bytes_per_rank = estimated_peak(plan, ranks);
   row.fits = row.bytes_per_rank <= situation.capacity;
   row.bytes_sent = estimated_exchange(plan, ranks);
