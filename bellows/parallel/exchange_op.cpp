@@ -9,6 +9,7 @@
 
 #include <map>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -103,9 +104,14 @@ bool is_deferred(const comm::Group& group) {
   return group.size() > 1 && tap::active_deferral();
 }
 
-template <class Signature>
-auto operator_named(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+/// Calls the operator that runs `run`, so that the program records it.
+template <auto run, class... Arguments>
+at::Tensor record(const char* name, const at::Tensor& x, const comm::Group& group, Arguments... arguments) {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<std::remove_pointer_t<decltype(run)>>();
+  const auto [number, order] = recorded_groups().number_and_order(group);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return op.call(x, number, arguments..., order);
 }
 
 }  // namespace
@@ -125,26 +131,17 @@ TORCH_LIBRARY_IMPL(bellows, CompositeExplicitAutograd, library) {
 
 at::Tensor all_reduce_op(const at::Tensor& x, const comm::Group& group, comm::Reduce op) {
   if (!is_deferred(group)) return reduced(x, group, op);
-  static const auto all_reduce = operator_named<decltype(run_all_reduce)>("bellows::all_reduce");
-  const auto [number, order] = recorded_groups().number_and_order(group);
-  const at::AutoDispatchBelowADInplaceOrView below;
-  return all_reduce.call(x, number, static_cast<int64_t>(op), order);
+  return record<run_all_reduce>("bellows::all_reduce", x, group, static_cast<int64_t>(op));
 }
 
 at::Tensor all_gather_op(const at::Tensor& x, const comm::Group& group) {
   if (!is_deferred(group)) return comm::all_gather(x.contiguous(), group);
-  static const auto all_gather = operator_named<decltype(run_all_gather)>("bellows::all_gather");
-  const auto [number, order] = recorded_groups().number_and_order(group);
-  const at::AutoDispatchBelowADInplaceOrView below;
-  return all_gather.call(x, number, order);
+  return record<run_all_gather>("bellows::all_gather", x, group);
 }
 
 at::Tensor all_to_all_op(const at::Tensor& x, const comm::Group& group) {
   if (!is_deferred(group)) return comm::all_to_all(x.contiguous(), group);
-  static const auto all_to_all = operator_named<decltype(run_all_to_all)>("bellows::all_to_all");
-  const auto [number, order] = recorded_groups().number_and_order(group);
-  const at::AutoDispatchBelowADInplaceOrView below;
-  return all_to_all.call(x, number, order);
+  return record<run_all_to_all>("bellows::all_to_all", x, group);
 }
 
 }  // namespace bellows::parallel

@@ -25,7 +25,7 @@
 
 // GPT-2, BERT and the encoder–decoder with dropout, and a ResNet, with gradient accumulation and clipping: several
 // processes, each with its own random numbers, train as one process that computes the parts of each batch, one per rank, one
-// after the other. Batch norm therefore uses the statistics of a part on both sides. The device of the world decides about
+// after the other. Batch norm therefore uses the statistics of a part on both sides. The device of the world determines
 // the backend: Gloo on the CPU, or NCCL.
 namespace bellows::parallel::testing {
 

@@ -3,6 +3,7 @@
 #include <torch/nn.h>
 
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -86,6 +87,17 @@ inline FitResult fit_on_ranks(const Recipe& recipe, std::vector<Job> jobs, int64
     if (group.rank() == 0) result = own;
   });
   return result;
+}
+
+/// Trains one job per rank, on ranks in threads of this process. Returns the error, or "" if there is none.
+inline std::string error_of_jobs(std::vector<Job> jobs, int64_t steps = 0) {
+  return error_of([&] {
+    parallel::testing::run_ranks(static_cast<int>(jobs.size()), [&](const comm::Group& group) {
+      Job& job = jobs[static_cast<size_t>(group.rank())];
+      job.ranks = group;
+      TrainLoop(std::move(job)).run_steps(steps);
+    });
+  });
 }
 
 /// Runs the recipe on two ranks in threads of this process. Returns the losses of each rank.

@@ -273,6 +273,11 @@ NamedTensors state_dict(const to::Optimizer& optimizer) {
   return known ? result : NamedTensors{{"archive", archive_of(optimizer)}};
 }
 
+bool has_named_state(const to::Optimizer& optimizer) {
+  const NamedTensors state = state_dict(optimizer);
+  return state.empty() || state.front().first != "archive";
+}
+
 void load_state_dict(to::Optimizer& optimizer, const NamedTensors& state) {
   const c10::NoGradGuard no_grad;
   if (auto* own = dynamic_cast<NamedState*>(&optimizer)) return own->load_state_dict(state);

@@ -19,6 +19,8 @@ namespace bellows::optim {
 /// tensor "archive" with the serialized bytes of the optimizer. The name of a master weight is "state.<i>.master".
 /// Low-bit state is a tensor of bytes. The name of its scales is "state.<i>.exp_avg.absmax".
 NamedTensors state_dict(const torch::optim::Optimizer& optimizer);
+/// Returns whether state_dict() has named tensors, and not one tensor "archive". Cost: that of state_dict()
+bool has_named_state(const torch::optim::Optimizer& optimizer);
 
 /// Loads the result of state_dict(). Tensors are copied with their strides, and are converted to the dtype of the
 /// optimizer's state. The optimizer must have parameters of the same shapes.

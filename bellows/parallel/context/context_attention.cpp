@@ -4,7 +4,6 @@
 #include <ATen/ops/_safe_softmax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/stack.h>
@@ -45,10 +44,8 @@ at::Tensor complete_mask(const ContextAttentionOptions& options, const at::Tenso
 /// The weights that dropout keeps, of all queries and keys and of this rank's heads, drawn as one process draws them.
 at::Tensor draw_kept(const at::Tensor& query, int64_t keys, int ranks, const ContextAttentionOptions& options) {
   const c10::NoGradGuard no_grad;
-  const int64_t heads = query.size(1);
-  return at::empty({query.size(0), heads * options.heads.ranks, query.size(2) * ranks, keys * ranks}, query.options())
-      .bernoulli_(1 - options.dropout, options.generator)
-      .narrow(1, options.heads.rank * heads, heads)
+  return kept_elements({query.size(0), query.size(1), query.size(2) * ranks, keys * ranks}, query.options(),
+                       options.dropout, options.heads, options.generator)
       .to(at::kBool);
 }
 

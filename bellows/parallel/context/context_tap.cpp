@@ -1,7 +1,6 @@
 #include "bellows/parallel/context/context_tap.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <string_view>
@@ -80,12 +79,8 @@ at::Tensor ContextTap::divided_dropout(const at::Tensor& x, double p) {
   if (p == 1) return x * at::zeros({}, x.options());
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes[1] *= group_.size();
-  sizes[static_cast<size_t>(features.dim)] *= features.ranks;
-  at::Tensor kept = at::empty(sizes, x.options()).bernoulli_(1 - p, options_.generator);
-  kept = part_of_rank(kept, 1, group_.rank(), layout_);
-  const int64_t length = x.size(features.dim);
-  if (features.ranks > 1) kept = kept.narrow(features.dim, features.rank * length, length);
-  return x * kept.div(1 - p);
+  const at::Tensor kept = kept_elements(sizes, x.options(), p, features, options_.generator);
+  return x * part_of_rank(kept, 1, group_.rank(), layout_).div(1 - p);
 }
 
 bool ContextTap::dropout(const tap::OpRef& op, tap::Stack& stack) {

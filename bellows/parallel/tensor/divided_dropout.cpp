@@ -23,20 +23,13 @@
 
 namespace bellows::parallel {
 
-namespace {
-
-/// Ones and zeros for a slice of a tensor with `sizes`. As in libtorch, `like` determines dtype and memory layout of
-/// the drawn tensor.
-at::Tensor kept_elements(const at::Tensor& like, at::IntArrayRef sizes, double p, const RandomSlice& slice,
+at::Tensor kept_elements(at::IntArrayRef sizes, const at::TensorOptions& options, double p, const RandomSlice& slice,
                          const std::optional<at::Generator>& generator) {
-  if (slice.ranks == 1) return at::empty_like(like).bernoulli_(1 - p, generator);
   std::vector<int64_t> whole = sizes.vec();
   const int64_t length = whole[static_cast<size_t>(slice.dim)];
   whole[static_cast<size_t>(slice.dim)] = length * slice.ranks;
-  return at::empty(whole, like.options()).bernoulli_(1 - p, generator).narrow(slice.dim, slice.rank * length, length);
+  return at::empty(whole, options).bernoulli_(1 - p, generator).narrow(slice.dim, slice.rank * length, length);
 }
-
-}  // namespace
 
 std::string generator_line(const std::optional<at::Generator>& chosen) {
   at::Generator generator = chosen ? *chosen : at::globalContext().defaultGenerator(at::Device(at::kCPU));
@@ -74,7 +67,10 @@ at::Tensor cast_like_autocast(const at::Tensor& x) {
 at::Tensor dropout_slice(const at::Tensor& x, double p, const RandomSlice& slice,
                          const std::optional<at::Generator>& generator) {
   if (p == 1) return x * at::zeros({}, x.options());
-  return x * kept_elements(x, x.sizes(), p, slice, generator).div(1 - p);
+  // As in libtorch, the memory layout of a complete tensor determines the order of the random numbers.
+  const at::Tensor kept = slice.ranks == 1 ? at::empty_like(x).bernoulli_(1 - p, generator)
+                                           : kept_elements(x.sizes(), x.options(), p, slice, generator);
+  return x * kept.div(1 - p);
 }
 
 AttentionCall::AttentionCall(std::span<const c10::IValue> arguments)

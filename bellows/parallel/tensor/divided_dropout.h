@@ -17,6 +17,11 @@ struct RandomSlice {
   int64_t dim = 0, rank = 0, ranks = 1;  ///< with ranks = 1, the tensor is complete
 };
 
+/// Draws which elements dropout keeps, as ones and zeros, for a slice with `sizes` of a tensor. The mask is drawn for the
+/// complete tensor, as one process draws it.
+at::Tensor kept_elements(at::IntArrayRef sizes, const at::TensorOptions& options, double p, const RandomSlice& slice,
+                         const std::optional<at::Generator>& generator);
+
 /// Dropout of a slice of a tensor. The mask is drawn for the complete tensor, as one process draws it, and this rank's
 /// slice is used. All ranks must have the same generator state.
 /// Cost: draws the mask of the complete tensor, and allocates it temporarily

@@ -50,7 +50,8 @@ struct ShardOptions {
   /// Stage 3 with `shard_frozen`: limit for the bytes of complete frozen parameters that stay in memory from their first
   /// use until step(). The buckets beyond the limit are freed and gathered again like trained parameters. -1: half of the
   /// memory that is available when the optimizer is sharded, on the rank that has the least. On the CPU, the ranks of
-  /// `group` and `replicas` share this memory; set a limit if other ranks use the machine, too. If `reshard_after_forward` is false, there is no limit.
+  /// `group` and `replicas` share this memory; set a limit if other ranks use the machine, too. If
+  /// `reshard_after_forward` is false, there is no limit.
   int64_t gathered_frozen_bytes = -1;
   /// Stage 3: a safetensors file with all weights of the model. Each rank reads only its shards. Parameters of other
   /// optimizers, frozen parameters without `shard_frozen`, and buffers are read completely. On the CPU, no rank ever needs
@@ -142,9 +143,9 @@ struct SavedTensor {
 ///           Each step sends (W - 1)/W · n bytes; in stage 2, each backward() without no_sync() sends the same amount
 ///           again. In stage 3, parameters take n/W bytes, plus two buckets. Each forward, each backward and each
 ///           exchange of gradients sends (W - 1)/W · n bytes. With f bytes of frozen parameters and `shard_frozen`, each
-///           step sends (W - 1)/W · f bytes, and up to f bytes of them stay in memory until step(). The check of each operator takes about 0.4 µs. With
-///           Offload::file, each forward and each backward read the shards of parameters once. Each step reads and
-///           writes all offloaded data once
+///           step sends (W - 1)/W · f bytes, and up to f bytes of them stay in memory until step(). The check of each
+///           operator takes about 0.4 µs. With Offload::file, each forward and each backward read the shards of
+///           parameters once. Each step reads and writes all offloaded data once
 /// Threads:  one thread at a time; in stages 2 and 3, backward() calls collectives on separate groups
 /// Ref:      arXiv:1910.02054; torch.distributed.optim.ZeroRedundancyOptimizer; torch.distributed.fsdp.fully_shard (FSDP2)
 class ShardedOptimizer final : public torch::optim::Optimizer,

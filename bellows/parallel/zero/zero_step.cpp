@@ -114,8 +114,16 @@ void ShardedOptimizer::check_owned_gradients() const {
 }
 
 void ShardedOptimizer::take_gradients() {
-  if (impl_->gradients) check_owned_gradients();
-  for (size_t i = 0; i < (impl_->gradients ? 0 : impl_->places.size()); ++i) {
+  if (impl_->gradients) {
+    check_owned_gradients();
+    // After the check, because it forgets the gradients, which a later step() may still use.
+    const std::vector<bool> used = impl_->gradients->take_used();
+    for (size_t i = 0; i < used.size(); ++i) {
+      if (!used[i]) impl_->layout.places[i].piece.mutable_grad().reset();
+    }
+    return;
+  }
+  for (size_t i = 0; i < impl_->places.size(); ++i) {
     Place* const place = impl_->places[i];
     const at::Tensor& gradient = impl_->parameters[i].grad();
     if (!gradient.defined() || !place) continue;
@@ -123,12 +131,6 @@ void ShardedOptimizer::take_gradients() {
                       "\" has a sparse gradient, which cannot be sharded. Set sparse(false) in the embedding to get a "
                       "dense gradient, or use a separate optimizer for it.");
     if (place->count > 0) place->piece.mutable_grad() = place->run_of(gradient);
-  }
-  if (!impl_->gradients) return;
-  // After the checks, because it forgets the gradients, which a later step() may still use.
-  const std::vector<bool> used = impl_->gradients->take_used();
-  for (size_t i = 0; i < used.size(); ++i) {
-    if (!used[i]) impl_->layout.places[i].piece.mutable_grad().reset();
   }
 }
 

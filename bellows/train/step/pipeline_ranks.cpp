@@ -197,8 +197,7 @@ class StagedModel final : public ModelWrapper {
 void PipelineRanks::check(const Job& job) {
   check_new_optimizers(job);
   for (const auto& optimizer : job.optimizers) {
-    const NamedTensors state = optim::state_dict(*optimizer);
-    TORCH_CHECK_VALUE(state.empty() || state.front().first != "archive", "train: mesh = ", job.recipe.mesh,
+    TORCH_CHECK_VALUE(optim::has_named_state(*optimizer), "train: mesh = ", job.recipe.mesh,
                       " divides the model into stages, but the state of an optimizer class of your own cannot be "
                       "divided. Use an optimizer of Bellows or libtorch.");
   }

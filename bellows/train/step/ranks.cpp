@@ -116,8 +116,7 @@ void check_backward_steps(const Job& job) {
   TORCH_CHECK_VALUE(conflict.empty(), "train: optimizer_in_backward = true with ", job.ranks->size(), " ranks, but ",
                     conflict, ". Set optimizer_in_backward: false, or change the other setting.");
   for (const auto& optimizer : job.optimizers) {
-    const NamedTensors state = optim::state_dict(*optimizer);
-    TORCH_CHECK_VALUE(state.empty() || state.front().first != "archive", "train: optimizer_in_backward = true with ",
+    TORCH_CHECK_VALUE(optim::has_named_state(*optimizer), "train: optimizer_in_backward = true with ",
                       job.ranks->size(), " ranks updates flat parts of parameters, which an optimizer class of your ",
                       "own may not support. Use an optimizer of Bellows or libtorch, or set ",
                       "optimizer_in_backward: false.");

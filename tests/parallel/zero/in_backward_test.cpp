@@ -74,7 +74,7 @@ TEST(ZeroInBackward, TrainsWithTheSameBits) {
   }
 }
 
-TEST(ZeroInBackward, StepsAfterBackwardGoOn) {
+TEST(ZeroInBackward, StepsAfterBackwardContinue) {
   run_ranks(2, [](const comm::Group& world) {
     const BackwardCase way{2, 2, {.stage = 3}};
     SteppedNet after(world, way, adamw()), within(world, way, adamw());

@@ -45,7 +45,7 @@ int64_t peak_of_a_step(const comm::World& world, int replicas, bool in_backward)
 
 /// Weights, gradients and two moments, divided by the ranks of a copy; two gathered buckets, and two buckets of
 /// gradients, the middle of zero to four; the inputs of the layers.
-/// Params: copies – complete copies of the parameters' memory that are divided: weights, gradients and two moments
+/// Params: copies – number of divided buffers with the size of the parameters: 4, or 3 without gradients
 double expected_peak(int shards, int copies) {
   const double sharded = copies * memory_layers * layer_bytes / shards;
   return sharded + 4 * layer_bytes + 4.0 * memory_layers * memory_rows * memory_width;

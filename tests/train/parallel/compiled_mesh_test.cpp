@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "bellows/parallel/exchange_op.h"
 #include "bellows/parallel/pipeline/pipeline.h"
 #include "bellows/parallel/tensor/tensor_parallel.h"
+#include "bellows/tap/deferral.h"
 #include "bellows/train/recipe/rank_keys.h"
 #include "tests/train/parallel/divided_ranks.h"
 
@@ -29,24 +31,40 @@ std::vector<Outcome> outcomes_of_ranks(const MakeJob& make, const Recipe& recipe
   recipe.validate();
   int ranks = 1;
   for (const comm::MeshAxis& axis : parse_mesh(recipe.mesh)) ranks *= axis.size;
-  std::vector<Job> jobs = jobs_for(ranks, recipe, make);
-  std::vector<Outcome> outcomes(jobs.size());
-  run_ranks(ranks, [&](const comm::Group& group) {
-    const auto rank = static_cast<size_t>(group.rank());
-    outcomes[rank] = outcome_of([&](const Recipe&) { return std::move(jobs[rank]); }, recipe, &group, mesh_steps);
-  });
-  return outcomes;
+  return outcomes_of_threads(make, recipe, ranks, mesh_steps);
+}
+
+/// Counts the losses that compiled functions compute.
+MakeJob counting_job(const MakeJob& make, std::atomic<int>& count) {
+  return [make, &count](const Recipe& recipe) {
+    Job job = make(recipe);
+    const auto note = [&count] { count += tap::active_deferral() ? 1 : 0; };
+    job.loss = [note, loss = job.loss](const data::Batch& batch) {
+      note();
+      return loss(batch);
+    };
+    job.output_loss.mean = [note, mean = job.output_loss.mean](const at::Tensor& output, const data::Batch& batch) {
+      note();
+      return mean(output, batch);
+    };
+    return job;
+  };
 }
 
 /// Compares compiled ranks with ranks without `compile`. Returns the outcomes of the last compiled run.
 std::vector<Outcome> expect_compiled_ranks_train_alike(const MakeJob& make, Recipe recipe,
                                                        const std::vector<std::string>& parts) {
-  const std::vector<Outcome> plain = outcomes_of_ranks(make, recipe);
+  std::atomic<int> compiled_losses = 0;
+  const MakeJob counting = counting_job(make, compiled_losses);
+  const std::vector<Outcome> plain = outcomes_of_ranks(counting, recipe);
+  EXPECT_EQ(compiled_losses.load(), 0);
   std::vector<Outcome> compiled;
   for (const std::string& part : parts) {
     SCOPED_TRACE(c10::str(recipe.mesh, " ", recipe.pipeline_schedule, ", compile: ", part));
     recipe.compile = part;
-    compiled = outcomes_of_ranks(make, recipe);
+    compiled_losses = 0;
+    compiled = outcomes_of_ranks(counting, recipe);
+    EXPECT_GT(compiled_losses.load(), 0) << "nothing was compiled";
     for (size_t rank = 0; rank < plain.size(); ++rank) expect_alike(compiled[rank], plain[rank]);
   }
   return compiled;
@@ -135,7 +153,7 @@ TEST(CompiledMesh, ARunThatIsStoppedAndResumedHasTheSameBits) {
     recipe.run_folder = folder / name;
     std::vector<Job> jobs = jobs_for(2, recipe, points_job);
     const Model model = jobs.front().model;
-    fit_on_ranks(recipe, std::move(jobs), stop_after, resume);
+    EXPECT_EQ(fit_on_ranks(recipe, std::move(jobs), stop_after, resume).stopped, stop_after > 0);
     return copies_of(model);
   };
   const std::vector<at::Tensor> whole = run("whole", -1, false);

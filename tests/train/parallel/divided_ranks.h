@@ -185,18 +185,23 @@ class ComparedJob {
   std::map<std::string, Outcome> alone_;
 };
 
-/// Compares ranks in threads with one process. Threads share the default generator, so the job must draw no random
+/// The outcomes of ranks in threads of this process. Threads share the default generator, so the job must draw no random
 /// numbers.
-inline void expect_threads_train_alike(const MakeJob& make, const Recipe& recipe, int ranks, int64_t steps) {
-  SCOPED_TRACE(recipe.mesh);
-  const Outcome alone = outcome_of(make, undivided(recipe), nullptr, steps);
+inline std::vector<Outcome> outcomes_of_threads(const MakeJob& make, const Recipe& recipe, int ranks, int64_t steps) {
   std::vector<Job> jobs = jobs_for(ranks, recipe, make);
   std::vector<Outcome> outcomes(jobs.size());
   run_ranks(ranks, [&](const comm::Group& group) {
     const auto rank = static_cast<size_t>(group.rank());
     outcomes[rank] = outcome_of([&](const Recipe&) { return std::move(jobs[rank]); }, recipe, &group, steps);
   });
-  for (const Outcome& outcome : outcomes) expect_alike(outcome, alone);
+  return outcomes;
+}
+
+/// Compares outcomes_of_threads() with one process.
+inline void expect_threads_train_alike(const MakeJob& make, const Recipe& recipe, int ranks, int64_t steps) {
+  SCOPED_TRACE(recipe.mesh);
+  const Outcome alone = outcome_of(make, undivided(recipe), nullptr, steps);
+  for (const Outcome& outcome : outcomes_of_threads(make, recipe, ranks, steps)) expect_alike(outcome, alone);
 }
 
 /// Ranks 0 and 1, or ranks 2 and 3.
@@ -208,13 +213,7 @@ inline comm::Group pair_of(const World& world) {
 inline std::string error_on_two_ranks(const MakeJob& make, const std::vector<Recipe>& recipes) {
   std::vector<Job> jobs;  // one after the other, because threads share the default generator
   std::ranges::transform(recipes, std::back_inserter(jobs), make);
-  return error_of([&] {
-    run_ranks(2, [&](const comm::Group& group) {
-      Job& job = jobs[static_cast<size_t>(group.rank())];
-      job.ranks = group;
-      TrainLoop(std::move(job)).run_steps(1);
-    });
-  });
+  return error_of_jobs(std::move(jobs), 1);
 }
 
 /// A part of a run: the ranks 0 to `ranks` - 1 train until a step.
