@@ -15,7 +15,7 @@ std::set<const c10::TensorImpl*> tensors_in(const std::vector<at::Tensor>& param
   return result;
 }
 
-/// Describes a setting for which a step must be the complete change of the model.
+/// Returns a setting with which jobs cannot alternate, such as "compile = step"; empty if there is none.
 std::string alternation_conflict(const Recipe& recipe) {
   if (recipe.data_parallel != "ddp") return "data_parallel = " + recipe.data_parallel;
   if (!recipe.mesh.empty()) return "mesh = " + recipe.mesh;
@@ -42,8 +42,7 @@ void check_alternate(const Job& job) {
   TORCH_CHECK_VALUE(!other.alternate,
                     "train: the alternate job has an alternate job, too. Only two jobs can alternate.");
   TORCH_CHECK_VALUE(!job.elastic,
-                    "train: ranks of jobs that alternate cannot be replaced. Start the ranks without "
-                    "elasticity.");
+                    "train: ranks of jobs that alternate cannot be replaced. Start the ranks without elasticity.");
   for (const Recipe* recipe : {&job.recipe, &other.recipe}) {
     const std::string conflict = alternation_conflict(*recipe);
     TORCH_CHECK_VALUE(conflict.empty(), "train: jobs that alternate do not support ", conflict,
@@ -54,11 +53,8 @@ void check_alternate(const Job& job) {
     TORCH_CHECK_VALUE(!own.contains(parameter.unsafeGetTensorImpl()), "train: a parameter of shape ", parameter.sizes(),
                       " is in the optimizers of both jobs that alternate. Pass each parameter to one of them.");
     TORCH_CHECK_VALUE(known.contains(parameter.unsafeGetTensorImpl()),
-                      "train: the alternate job trains a parameter of "
-                      "shape ",
-                      parameter.sizes(),
-                      ", which the model does not contain. Register it in the model, so "
-                      "that checkpoints contain it.");
+                      "train: the alternate job trains a parameter of shape ", parameter.sizes(),
+                      ", which the model does not contain. Register it in the model, so that checkpoints contain it.");
   }
 }
 

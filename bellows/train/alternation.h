@@ -8,7 +8,8 @@
 
 namespace bellows::train {
 
-/// While this object exists, parameters get no gradients. Afterwards, those that had gradients get them again.
+/// Sets requires_grad of the parameters to false. The destructor sets it to true again for those that required a
+/// gradient.
 class FrozenParameters {
  public:
   explicit FrozenParameters(const std::vector<at::Tensor>& parameters);
@@ -20,8 +21,8 @@ class FrozenParameters {
   std::vector<at::Tensor> frozen_;
 };
 
-/// Throws: c10::ValueError if the jobs cannot alternate: they train the same parameter, `job.alternate` trains a parameter
-///         that the model does not contain, or a setting works with one job only
+/// Throws: c10::ValueError if the jobs cannot alternate: both train the same parameter, `job.alternate` trains a
+///         parameter that the model does not contain, or a setting is not supported with two jobs
 void check_alternate(const Job& job);
 
 }  // namespace bellows::train

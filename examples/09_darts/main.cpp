@@ -1,6 +1,6 @@
-// Differentiable architecture search (DARTS, first order, arXiv:1806.09055) on the digits: one job trains the weights on
-// one half of the data, and the alternate job trains the architecture on the other half. It runs in one process, or on
-// several ranks: `bellows launch --ranks 2 darts data/digits`.
+// Differentiable architecture search (first-order DARTS, arXiv:1806.09055) on the digits. One job trains the weights on
+// one half of the data, and the alternate job trains the architecture on the other half. The program runs in one
+// process, or on several ranks: `bellows launch --ranks 2 darts data/digits`.
 #include <bellows/comm.h>
 #include <bellows/optim.h>
 #include <bellows/train.h>
@@ -18,7 +18,7 @@ constexpr int64_t channels = 12, nodes = 3, edges = nodes * (nodes - 1) / 2;
 constexpr std::array<const char*, 4> operations = {"none", "skip", "convolution 1x1", "convolution 3x3"};
 constexpr auto choices = static_cast<int64_t>(operations.size());
 
-// The mean of all operations, weighted by the softmax of the architecture's weights.
+// The sum of all operations, weighted by the softmax of the architecture parameters.
 struct MixedImpl : nn::Module {
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& share) {
     return share[1] * x + share[2] * one->forward(x) + share[3] * three->forward(x);

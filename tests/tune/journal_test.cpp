@@ -10,6 +10,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/system/file.h"
+#include "tests/support/temporary_folder.h"
 
 namespace bellows::tune {
 
@@ -21,15 +22,13 @@ using ::testing::HasSubstr;
 class JournalTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
     Journal journal(path_);
     journal.append(R"({"a":1})", false);
     journal.append(R"({"b":"two"})", true);
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  const std::string folder_ = ::testing::TempDir() + "tune_journal", path_ = folder_ + "/trials.jsonl";
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_ / "trials.jsonl";
 };
 
 }  // namespace

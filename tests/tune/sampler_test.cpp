@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/seed.h"
+#include "bellows/core/stats.h"
 #include "bellows/tune/parzen_estimator.h"
 #include "bellows/tune/pruner.h"
 #include "bellows/tune/sampler.h"
@@ -34,11 +35,6 @@ std::vector<double> bests(const TestFunction& function, uint64_t seed, const std
     result.push_back(best_trial(study.trials())->objective);
   }
   return result;
-}
-
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
 std::vector<Trial> golden_trials(const nlohmann::json& golden) {
@@ -113,7 +109,7 @@ TEST(TpeSampler, IsAsGoodAsOptuna) {
     for (size_t i = 0; i < counts.size(); ++i) {
       const double reference =
           optuna()["functions"][function.name][std::to_string(counts[i])].get<double>() - minimum.at(function.name);
-      EXPECT_LE(median_of(by_count[i]), 1.25 * reference) << function.name << ", " << counts[i] << " trials";
+      EXPECT_LE(median(by_count[i]), 1.25 * reference) << function.name << ", " << counts[i] << " trials";
     }
   }
 }
@@ -130,7 +126,7 @@ TEST(TpeSampler, IsBetterThanRandom) {
       });
       gains.push_back(best_trial(random.trials())->objective - bests(function, seed, {60}).front());
     }
-    EXPECT_GT(median_of(gains), 0) << function.name;
+    EXPECT_GT(median(gains), 0) << function.name;
   }
 }
 

@@ -14,6 +14,7 @@
 #include "bellows/core/error.h"
 #include "bellows/system/file.h"
 #include "bellows/tune/trial_process.h"
+#include "tests/support/temporary_folder.h"
 
 namespace bellows::tune {
 
@@ -24,12 +25,6 @@ using ::testing::HasSubstr;
 /// Trials are shell scripts, which get the arguments of `bellows train`: --recipe $2 --json $4. The learning rate is $lr.
 class SearchTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   static StudyFile study(const std::string& more = "") {
     return parse_study("space:\n  lr: [0.1, 0.2, 0.3]\nsampler: grid\n" + more, "study.yaml");
   }
@@ -49,7 +44,8 @@ class SearchTest : public ::testing::Test {
     return "no such trial";
   }
 
-  const std::string folder_ = ::testing::TempDir() + "tune_search";
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 constexpr const char* reports_lr = "echo \"{\\\"eval_accuracy\\\": $lr, \\\"eval_loss\\\": 1}\" > $4";

@@ -13,6 +13,7 @@
 #include "bellows/core/error.h"
 #include "bellows/system/file.h"
 #include "functions.h"
+#include "tests/support/temporary_folder.h"
 
 namespace bellows::tune {
 
@@ -23,10 +24,8 @@ using Metrics = std::map<std::string, double>;
 
 class StudyTest : public ::testing::Test {
  protected:
-  void SetUp() override { std::filesystem::remove_all(folder_); }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  const std::string folder_ = ::testing::TempDir() + "tune_study";
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 StudyOptions mixed_study(const std::string& sampler = "tpe") {

@@ -54,7 +54,6 @@ std::string style_text(const TensorStyle& style) {
 /// Returns the setting that does not work with tensor parallelism, with the reason; empty if there is none.
 std::string tensor_conflict(const Recipe& recipe) {
   if (const std::string shared = shared_operators_conflict(recipe); !shared.empty()) return shared;
-
   if (recipe.precision != "fp32" && (recipe.amp_level == "O2" || recipe.amp_level == "O3"))
     return "amp_level = " + recipe.amp_level + " converts the weights of complete layers";
   if (recipe.optimizer == "adafactor") return "optimizer = adafactor uses statistics of complete tensors";

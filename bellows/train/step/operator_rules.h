@@ -7,7 +7,7 @@
 namespace bellows::train {
 
 /// Runs `body` by the recipe's keys `deterministic` and `require_seed`. If both are off, it only calls `body`.
-/// Throws:  RecipeError if `deterministic` is true and an operator has no deterministic kernel; the message has the
+/// Throws:  RecipeError if `deterministic` is true and an operator has no deterministic kernel; the message names the
 ///          operator. c10::ValueError if `require_seed` is true and an operator draws random numbers before a seed is
 ///          set. Exceptions of `body` are passed on
 /// Cost:    see inspect::DeterministicGuard and inspect::RandomGuard

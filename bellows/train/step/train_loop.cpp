@@ -552,8 +552,21 @@ NamedTensors TrainLoop::alternate_state() const {
   return state;
 }
 
-/// Restores the exchange of this loop and the progress of the alternate one. Each exchange has the buckets of the parameters
-/// that its loop trains.
+/// Restores the counts of samples, the loss scale and the learning rates. The next step starts the loader again.
+void TrainLoop::restore_progress(const NamedTensors& extra, bool own_options) {
+  for (const auto& [name, value] : extra) {
+    if (name == "samples") samples_ = value.item<int64_t>();
+    if (name == "skipped") skipped_ = value.item<int64_t>();
+  }
+  if (!own_options || !below(extra, "scaler.").empty()) update_.restore(extra);
+  rates_.restore(below(extra, "rates."));
+  started_ = false;
+  losses_.clear();
+  last_loss_ = at::Tensor();
+}
+
+/// Restores the exchange of this loop and the progress of the alternate one. The buckets of each exchange contain the
+/// parameters that its loop trains.
 void TrainLoop::restore_exchange(const NamedTensors& extra, bool own_options) {
   if (!own_options) {
     const FrozenParameters frozen(alternate_parameters());
@@ -565,20 +578,13 @@ void TrainLoop::restore_exchange(const NamedTensors& extra, bool own_options) {
 }
 
 void TrainLoop::restore_alternate(const NamedTensors& state, bool own_options) {
+  restore_progress(state, own_options);
   for (const auto& [name, value] : state) {
-    if (name == "samples") samples_ = value.item<int64_t>();
-    if (name == "skipped") skipped_ = value.item<int64_t>();
     if (name == "step") step_ = value.item<int64_t>();
     if (name == "epoch") epoch_ = value.item<int64_t>();
     if (name == "batch") batch_ = value.item<int64_t>();
   }
-  if (!own_options || !below(state, "scaler.").empty()) update_.restore(state);
-  rates_.restore(below(state, "rates."));
-  if (!own_options) ranks_.restore(below(state, "exchange."));
-  if (own_options) rates_.forget();
-  started_ = false;
-  losses_.clear();
-  last_loss_ = at::Tensor();
+  own_options ? rates_.forget() : ranks_.restore(below(state, "exchange."));
 }
 
 checkpoint::State TrainLoop::own_state() const {
@@ -670,16 +676,11 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options, bool o
     ranks_.load_complete_model(state.model);
   }
   restore_optimizers(state.optimizer, own_options, own_part);
-  for (const auto& [name, value] : state.extra) {
-    if (name == "samples") samples_ = value.item<int64_t>();
-    if (name == "skipped") skipped_ = value.item<int64_t>();
-  }
+  restore_progress(state.extra, own_options);
   const bool has_average = !below(state.extra, "average.").empty();
-  if (!own_options || !below(state.extra, "scaler.").empty()) update_.restore(state.extra);
   metrics_ = TrainMetrics(job_.recipe.train_metrics);
   // Counts in a checkpoint include those of all ranks.
   if (ranks_.data_rank() == 0 || own) metrics_.restore(below(state.extra, metrics_prefix));
-  rates_.restore(below(state.extra, "rates."));
   const NamedTensors sample_stats = below(state.extra, "sample_stats.");
   if (sample_stats_ && !(own_options && sample_stats.empty())) sample_stats_->load_state(sample_stats);
   const NamedTensors quantized = below(state.extra, quantized_training_prefix);
@@ -690,9 +691,6 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options, bool o
   step_ = state.step;
   epoch_ = state.epoch;
   batch_ = state.batch * reproducible_.batches_per_batch();
-  started_ = false;
-  losses_.clear();
-  last_loss_ = at::Tensor();
   // Empty on ranks that did not exist when the checkpoint was saved.
   if (!state.rng.empty()) checkpoint::set_rng_state(state.rng);
   if (!own) ranks_.align_generators(step_);

@@ -183,6 +183,7 @@ class TrainLoop {
   std::vector<at::Tensor> alternate_parameters() const;
   void step_alternate();
   NamedTensors alternate_state() const;
+  void restore_progress(const NamedTensors& extra, bool own_options);
   void restore_exchange(const NamedTensors& extra, bool own_options);
   void restore_alternate(const NamedTensors& state, bool own_options);
 
