@@ -137,6 +137,8 @@ class Model {
   /// Casts floating-point parameters and buffers in place. The tensor objects stay the same. Gradients are removed.
   void to(c10::ScalarType dtype) const { impl_->to(dtype); }
   ModuleTypes module_types() const { return impl_->module_types(); }
+  /// The implementation, for functions that work with one kind of model only.
+  const std::shared_ptr<Impl>& implementation() const { return impl_; }
   /// Throws: c10::ValueError if the model is not a torch::nn module
   std::shared_ptr<torch::nn::Module> module() const;
   std::shared_ptr<torch::nn::Module> module_or_null() const { return impl_->module(); }
@@ -168,6 +170,7 @@ void cast_in_place(const NamedTensors& tensors, c10::ScalarType dtype);
 class ModelWrapper : public Model::Impl {
  public:
   explicit ModelWrapper(Model inner) : inner_(std::move(inner)) {}
+  const Model& wrapped() const { return inner_; }
   std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs) override {
     return inner_.forward_all(inputs);
   }

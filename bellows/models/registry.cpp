@@ -10,6 +10,7 @@
 #include "bellows/models/config.h"
 #include "bellows/models/distilbert.h"
 #include "bellows/models/encoder_decoder.h"
+#include "bellows/models/exported/exported_model.h"
 #include "bellows/models/formula_weights.h"
 #include "bellows/models/gpt.h"
 #include "bellows/models/mlp.h"
@@ -210,14 +211,19 @@ ModelEntry model_entry(const std::string& name_or_file) {
   const Registry<ModelEntry>& models = registry();
   if (const ModelEntry* entry = models.find(name_or_file)) return *entry;
   if (name_or_file.ends_with(".json")) return config_entry(name_or_file);
+  if (is_exported_path(name_or_file)) return exported_entry(name_or_file);
   if (is_torchscript_path(name_or_file)) return torchscript_entry(name_or_file);
   try {
     return models.at(name_or_file);
   } catch (const c10::Error& error) {
     TORCH_CHECK_VALUE(false, user_message(error),
                       ". To use your own model, register it with BELLOWS_MODEL in a plugin, or pass a TorchScript file "
-                      "(net.pt) or a config.json.");
+                      "(net.pt), a program of torch.export (net.pt2) or a config.json.");
   }
+}
+
+bool is_program_path(const std::string& name) {
+  return is_exported_path(name) || is_torchscript_path(name);
 }
 
 }  // namespace bellows::models

@@ -77,10 +77,15 @@ void register_model(ModelEntry entry);
 void announce_model(ModelEntry entry) noexcept;
 
 /// Resolves the `model` of a recipe. This is the name of a registered model, or the path of a Hugging Face config.json
-/// or of a TorchScript file. All values that end in .json are treated as a config.json (see config.h). All other values
-/// that contain a slash, or that end in .pt, .pth, .ts or .torchscript, are treated as a TorchScript file.
+/// or of a program. All values that end in .json are treated as a config.json (see config.h), and all that end in .pt2
+/// as an exported program (exported_model.h). All other values that contain a slash, or that end in .pt, .pth, .ts or
+/// .torchscript, are treated as a TorchScript file.
 /// Throws: c10::ValueError if there is no such model (the message suggests the nearest name), or if the file cannot be
 ///         used
 ModelEntry model_entry(const std::string& name_or_file);
+
+/// Returns whether `name` names a file that contains both a program and its weights: a TorchScript file or an exported
+/// program.
+bool is_program_path(const std::string& name);
 
 }  // namespace bellows::models

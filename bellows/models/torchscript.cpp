@@ -12,6 +12,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/io/archives/zip.h"
+#include "bellows/models/exported/class_count.h"
 #include "bellows/system/file.h"
 
 namespace bellows::models {
@@ -153,33 +154,9 @@ OutputKind output_of_program(const Model& program, int64_t channels) {
   return kind;
 }
 
-/// Reports a wrong number of logits clearly, before a loss function fails.
-class WithClasses final : public ModelWrapper {
- public:
-  WithClasses(Model inner, int64_t classes) : ModelWrapper(std::move(inner)), classes_(classes) {}
-
-  std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs) override {
-    std::vector<at::Tensor> outputs = inner().forward_all(inputs);
-    const at::Tensor& scores = outputs.front();
-    const bool single = classes_ == 1 && scores.dim() == 1;
-    TORCH_CHECK_VALUE(single || (scores.dim() >= 2 && scores.size(1) == classes_), "TorchScript model ", inner().name(),
-                      ": expected logits of shape [batch, ", classes_, "], got ", scores.sizes(), " for an input of ",
-                      inputs.front().sizes(), ". Set num_classes to the number of logits of the program.");
-    return outputs;
-  }
-
- private:
-  int64_t classes_;
-};
-
 Model trainable(const std::string& path, int64_t num_classes) {
-  Model model = load_torchscript(path);
-  bool any = false;
-  for (const auto& [name, parameter] : model.named_parameters()) any |= parameter.requires_grad();
-  TORCH_CHECK_VALUE(any, "TorchScript model ", path,
-                    ": the program cannot be trained, because it has no parameters that require gradients. Was it "
-                    "frozen (torch.jit.freeze)? Save the result of torch.jit.script.");
-  return Model(model.name(), std::make_shared<WithClasses>(model, num_classes));
+  return with_class_count(load_torchscript(path), num_classes, "TorchScript model",
+                          "Was it frozen (torch.jit.freeze)? Save the result of torch.jit.script.");
 }
 
 }  // namespace
@@ -214,7 +191,7 @@ ModelEntry torchscript_entry(const std::string& path) {
 }
 
 bool is_torchscript_path(const std::string& name) {
-  if (name.ends_with(".json")) return false;
+  if (name.ends_with(".json") || name.ends_with(".pt2")) return false;
   for (const char* ending : {".pt", ".pth", ".ts", ".torchscript"}) {
     if (name.ends_with(ending)) return true;
   }

@@ -31,7 +31,7 @@ Model load_torchscript(const std::string& path);
 ModelEntry torchscript_entry(const std::string& path);
 
 /// Returns whether `name` names a TorchScript file. This is the case if it has a slash or ends in .pt, .pth, .ts or
-/// .torchscript, and does not end in .json.
+/// .torchscript, and does not end in .json or .pt2.
 bool is_torchscript_path(const std::string& name);
 
 }  // namespace bellows::models
