@@ -63,6 +63,8 @@ void infer_request(io::ByteSpan bytes);
 void infer_message(io::ByteSpan bytes);
 /// The configuration of a served model, which is also written as JSON.
 void serve_config(io::ByteSpan bytes);
+/// The JSON of a program of torch.export, whose plan is built. It does not run.
+void exported_program(io::ByteSpan bytes);
 /// A file with a teacher's outputs: as it is, and with its checksum mended.
 void teacher_cache(io::ByteSpan bytes);
 
