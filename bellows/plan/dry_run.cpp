@@ -14,7 +14,7 @@
 #include "bellows/inspect/tensor_recorder.h"
 #include "bellows/inspect/trace.h"
 #include "bellows/models/head.h"
-#include "bellows/models/torchscript.h"
+#include "bellows/models/registry.h"
 #include "bellows/nn/distillation.h"
 #include "bellows/optim/state/state.h"
 #include "bellows/tap/allocator.h"
@@ -108,7 +108,7 @@ at::Tensor made_up_labels(const ModelEntry& entry, const Task& task, const at::T
 /// With the data where the model itself does not say what it reads or predicts.
 ResolvedJob resolve_for_dry_run(const Recipe& recipe) {
   ResolvedJob job = resolve_model(recipe);
-  const bool silent = job.model.input == InputKind::arrays || models::is_torchscript_path(recipe.model);
+  const bool silent = job.model.input == InputKind::arrays || models::is_program_path(recipe.model);
   return silent && !recipe.data.empty() ? resolve(recipe) : job;
 }
 

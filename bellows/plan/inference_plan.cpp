@@ -7,7 +7,7 @@
 #include "bellows/amp/policy.h"
 #include "bellows/amp/weight_shapes.h"
 #include "bellows/core/grad_mode.h"
-#include "bellows/models/torchscript.h"
+#include "bellows/models/registry.h"
 #include "bellows/plan/step_model.h"
 #include "bellows/tap/allocator.h"
 #include "bellows/tap/skip_initialization.h"
@@ -61,9 +61,9 @@ int64_t forward_peak(const Model& model, const models::ModelEntry& entry, const 
 
 InferencePlan plan_inference(const Recipe& recipe, const StepSize& size) {
   TORCH_CHECK_VALUE(size.batch >= 1, "plan_inference: the batch size must be at least 1, got ", size.batch, ".");
-  const bool script = models::is_torchscript_path(recipe.model);
-  TORCH_CHECK_VALUE(!script, "plan_inference: the model ", recipe.model,
-                    " is a TorchScript file, which contains its weights. Use a registered model or a config.json.");
+  const bool program = models::is_program_path(recipe.model);
+  TORCH_CHECK_VALUE(!program, "plan_inference: the model ", recipe.model,
+                    " is a file that contains its weights. Use a registered model or a config.json.");
   const models::ModelEntry entry = dry_run_entry(recipe);
   InferencePlan plan{.size = {size.batch, dry_run_length(recipe, entry, size)}, .weights = {}};
   tap::install_cpu_allocator();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bellows/core/error.h"
+#include "bellows/models/exported/exported_model.h"
 #include "bellows/models/torchscript.h"
 #include "bellows/runtime/async_queue.h"
 #include "bellows/runtime/call.h"
@@ -30,7 +31,8 @@ class ScriptModel final : public InferenceModel {
  public:
   ScriptModel(const std::string& path, const LoadOptions& options, const MakeScriptForward& forward)
       : path_(path), threads_(thread_count(options)) {
-    const Model model = models::load_torchscript(path);
+    const bool exported = file_kind(path) == FileKind::exported_program;
+    const Model model = exported ? load_exported(path) : models::load_torchscript(path);
     model.eval();
     for (const ModelInput& input : model.inputs()) {
       inputs_.push_back({.name = input.name, .dtype = c10::ScalarType::Undefined});
@@ -82,7 +84,10 @@ class ScriptBackend final : public InferenceBackend {
   std::string name() const override { return name_; }
   std::string missing() const override { return ""; }
   std::string version() const override { return version_; }
-  bool accepts(const std::string& path) const override { return file_kind(path) == FileKind::torchscript; }
+  bool accepts(const std::string& path) const override {
+    const FileKind kind = file_kind(path);
+    return kind == FileKind::torchscript || kind == FileKind::exported_program;
+  }
   std::unique_ptr<InferenceModel> load(const std::string& path, const LoadOptions& options) const override {
     check_options(name_, options, /*autocast=*/true);
     check_kind(path, name_, accepts(path));

@@ -26,9 +26,10 @@ LoadedFile load_with_runtime(const std::string& backend, const std::string& path
     if (one->missing().empty()) return {one->load(path, options), one->name()};
     missing += " " + one->name() + ": " + one->missing();
   }
-  TORCH_CHECK_VALUE(!missing.empty(), path,
-                    ": no back end reads this file. Expected a TorchScript file, a compiled program, "
-                    "a package of AOTInductor, or a file of ONNX or OpenVINO.");
+  TORCH_CHECK_VALUE(
+      !missing.empty(), path,
+      ": no back end reads this file. Expected a TorchScript file, a program of torch.export, a compiled program, "
+      "a package of AOTInductor, or a file of ONNX or OpenVINO.");
   TORCH_CHECK_VALUE(false, path, ": the back ends that read this file are missing.", missing);
 }
 

@@ -14,7 +14,7 @@
 #include "bellows/data/order/packing.h"
 #include "bellows/io/tensors/torch_file.h"
 #include "bellows/models/layer_transfer.h"
-#include "bellows/models/torchscript.h"
+#include "bellows/models/registry.h"
 #include "bellows/models/weights.h"
 #include "bellows/nn/cross_entropy.h"
 #include "bellows/nn/distillation.h"
@@ -157,7 +157,7 @@ std::optional<models::ModelEntry> teacher_entry(const ResolvedJob& job) {
   } catch (const c10::Error& error) {
     check_recipe(false, "teacher = ", recipe.teacher, ": ", user_message(error));
   }
-  const bool has_weights = !recipe.teacher_weights.empty() || models::is_torchscript_path(recipe.teacher);
+  const bool has_weights = !recipe.teacher_weights.empty() || models::is_program_path(recipe.teacher);
   check_recipe(has_weights, "teacher = ", recipe.teacher,
                " would have random weights. Set teacher_weights to a safetensors or torch.save file.");
   check_recipe(entry.input == job.model.input && entry.output == job.model.output, "teacher = ", recipe.teacher,

@@ -14,7 +14,6 @@
 #include "bellows/ladder/json_report.h"
 #include "bellows/ladder/process.h"
 #include "bellows/models/registry.h"
-#include "bellows/models/torchscript.h"
 #include "bellows/train/resolved_job.h"
 #include "cli/interrupt.h"
 #include "cli/ladder_files.h"
@@ -87,12 +86,13 @@ InferenceValue meaning_of(const std::string& value) {
   if (std::filesystem::is_directory(value, unreadable)) return {&TrainedArguments::run, "--run"};
   const bool is_file = std::filesystem::exists(value, unreadable);
   const std::string file_name = std::filesystem::path(value).filename();
-  const bool is_model = is_file ? models::is_torchscript_path(file_name) || file_name.ends_with(".json")
+  const bool is_model = is_file ? models::is_program_path(file_name) || file_name.ends_with(".json")
                                 : models::registry().find(value) != nullptr;
   if (is_model) return {&TrainedArguments::model, "--model"};
   if (is_file) return {&TrainedArguments::recipe, "--recipe"};
   throw UsageError(c10::str("--inference ", value, ": there is no folder, file or registered model of this name. ",
-                            "Expected a run folder, a recipe file (YAML), a TorchScript file, a config.json, or the ",
+                            "Expected a run folder, a recipe file (YAML), a TorchScript file, a program of "
+                            "torch.export (.pt2), a config.json, or the ",
                             "name of a registered model.", did_you_mean(value, models::registry().names())));
 }
 
@@ -124,7 +124,7 @@ TrainedArguments trained_arguments(const LadderArguments& arguments) {
 
 bool has_weights(const TrainedArguments& arguments, const Recipe& recipe) {
   return !arguments.run.empty() || !arguments.weights.empty() || !recipe.weights.empty() ||
-         models::is_torchscript_path(recipe.model);
+         models::is_program_path(recipe.model);
 }
 
 /// Where the inputs come from, in words.

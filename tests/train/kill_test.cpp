@@ -62,6 +62,12 @@ const Case setups[] = {
      4,
      {"model=mlp", "image_size=8", "epochs=6", "compile=step", "optimizer=adamw", "lr=0.005", "lr_schedule=cosine",
       "augment=crop_flip", "max_grad_norm=1", "eval_steps=9", "log=json"}},
+    {"Exported",
+     1,
+     20,
+     4,
+     {"model=" BELLOWS_SOURCE_DIR "/tests/goldens/exported/cnn.pt2", "image_size=8", "epochs=4", "batch_size=32",
+      "optimizer=adamw", "lr=0.005", "lr_schedule=cosine", "eval_steps=9", "log=json"}},
 };
 
 std::vector<std::string> arguments(const Case& setup, const std::string& folder) {

@@ -16,7 +16,7 @@
 #include "bellows/core/stats.h"
 #include "bellows/io/hash.h"
 #include "bellows/io/tensors/safetensors.h"
-#include "bellows/models/torchscript.h"
+#include "bellows/models/registry.h"
 #include "bellows/models/weights.h"
 #include "bellows/quant/file.h"
 #include "bellows/tap/skip_initialization.h"
@@ -32,9 +32,9 @@ namespace fs = std::filesystem;
 void check_streamable(const Recipe& recipe, const WeightMemory& memory) {
   TORCH_CHECK_VALUE(memory.bytes > 0, "streamed weights: expected a budget of at least 1 byte, got ", memory.bytes,
                     ".");
-  const bool script = models::is_torchscript_path(recipe.model);
-  TORCH_CHECK_VALUE(!script, "streamed weights: the model ", recipe.model,
-                    " is a TorchScript file, which contains its weights. Use a registered model or a config.json "
+  const bool program = models::is_program_path(recipe.model);
+  TORCH_CHECK_VALUE(!program, "streamed weights: the model ", recipe.model,
+                    " is a file that contains its weights. Use a registered model or a config.json "
                     "together with a safetensors file.");
 }
 

@@ -17,7 +17,7 @@
 #include "bellows/core/log.h"
 #include "bellows/core/seed.h"
 #include "bellows/io/tensors/torch_file.h"
-#include "bellows/models/torchscript.h"
+#include "bellows/models/registry.h"
 #include "bellows/models/weights.h"
 #include "bellows/quant/file.h"
 #include "bellows/quant/training/fake_quantizer.h"
@@ -166,7 +166,7 @@ TrainedModel load_run(const std::string& run, const Recipe& recipe) {
 
 TrainedModel load_trained(const Recipe& recipe, const std::string& weights) {
   const std::string path = weights.empty() ? recipe.weights : weights;
-  check_recipe(!path.empty() || models::is_torchscript_path(recipe.model), "the model \"", recipe.model,
+  check_recipe(!path.empty() || models::is_program_path(recipe.model), "the model \"", recipe.model,
                "\" would have random weights. Set `weights` to a safetensors file, a torch.save file or a checkpoint.");
   TrainedModel trained = untrained(recipe);
   trained.weights = path;

@@ -52,7 +52,7 @@ std::string tensor_plan_as_map(const std::string& plan) {
 
 /// The table by which recipes are parsed, printed, checked and documented.
 constexpr Row table[] = {
-    {"model", &Recipe::model, {}, "name of a registered model, or path of a config.json or a TorchScript file"},
+    {"model", &Recipe::model, {}, "name of a registered model, or path of a config.json, TorchScript or .pt2 file"},
     {"num_classes",
      &Recipe::num_classes,
      {0, 1e6},

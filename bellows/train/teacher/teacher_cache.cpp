@@ -16,7 +16,7 @@
 #include "bellows/core/progress.h"
 #include "bellows/data/fingerprint.h"
 #include "bellows/io/hash.h"
-#include "bellows/models/torchscript.h"
+#include "bellows/models/registry.h"
 #include "bellows/nn/distillation.h"
 #include "bellows/system/file.h"
 #include "bellows/system/stop.h"
@@ -165,9 +165,9 @@ std::string weights_hash(const Model& model) {
 
 CacheFacts cache_facts(const ResolvedJob& job, const Distillation& distillation, const data::Dataset& train) {
   const Recipe& recipe = job.recipe;
-  const bool script = models::is_torchscript_path(recipe.teacher);
+  const bool program = models::is_program_path(recipe.teacher);
   CacheFacts facts{{"teacher", recipe.teacher},
-                   {"teacher_weights", distillation.weights_hash + (script ? " " + file_hash(recipe.teacher) : "")},
+                   {"teacher_weights", distillation.weights_hash + (program ? " " + file_hash(recipe.teacher) : "")},
                    {"teacher_dtype", recipe.teacher_dtype},
                    {"precision", recipe.precision == "fp32" ? "fp32" : recipe.precision + " " + recipe.amp_level},
                    {"data", data::fingerprint(train)},

@@ -158,7 +158,7 @@ TEST(StreamedModel, ProblemsAreExplained) {
   Recipe script = of_run;
   script.model = folder / "net.pt";
   EXPECT_THAT(message_of([&] { load_streamed(script, folder / "w.safetensors", {.bytes = 1}); }),
-              HasSubstr("is a TorchScript file, which contains its weights"));
+              HasSubstr("is a file that contains its weights"));
   NamedTensors tensors = load_run(recipe.run_folder).model.state_dict();
   tensors.emplace_back("other.weight", at::zeros({3}));
   tensors.erase(tensors.begin());
