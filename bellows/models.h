@@ -6,6 +6,7 @@
 #include "bellows/models/config.h"
 #include "bellows/models/distilbert.h"
 #include "bellows/models/encoder_decoder.h"
+#include "bellows/models/exported/exported_model.h"
 #include "bellows/models/formula_weights.h"
 #include "bellows/models/gpt.h"
 #include "bellows/models/head.h"
