@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bellows/comm/call_records.h"
 #include "bellows/comm/rendezvous/peer.h"
 #include "bellows/comm/rendezvous/store.h"
 #include "bellows/core/mutex.h"
@@ -56,6 +57,9 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   std::string error_text(const Call& call, const std::string& reason);
   /// Reports to the other ranks that this rank leaves.
   void leave();
+
+  /// The records of the calls of all groups, for CallLog.
+  CallRecords& records() { return records_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -110,6 +114,7 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   int64_t beat_ BELLOWS_GUARDED_BY(mutex_) = 0;
   bool changed_ BELLOWS_GUARDED_BY(mutex_) = true;
   bool ended_ BELLOWS_GUARDED_BY(mutex_) = false;
+  CallRecords records_;  ///< has its own lock
 };
 
 }  // namespace bellows::comm

@@ -1,9 +1,11 @@
 #include <ATen/ops/empty_like.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "bellows/comm/group_impl.h"
 #include "bellows/comm/reduction_impl.h"
 #include "bellows/core/error.h"
+#include "bellows/report/trace_writer.h"
 
 namespace bellows::comm {
 
@@ -31,13 +33,17 @@ int64_t bytes_of(const Tensors& tensors) {
 /// A work handle whose errors name the rank that caused them, both in wait() and in the future.
 class ExplainedWork final : public c10d::Work {
  public:
-  ExplainedWork(WorkHandle inner, Call call, std::shared_ptr<Watchdog> watchdog)
-      : inner_(std::move(inner)), call_(std::move(call)), watchdog_(std::move(watchdog)) {}
+  /// Params: ended – called when the work has ended
+  ExplainedWork(WorkHandle inner, Call call, std::shared_ptr<Watchdog> watchdog, std::function<void()> ended)
+      : inner_(std::move(inner)), call_(std::move(call)), watchdog_(std::move(watchdog)), ended_(std::move(ended)) {}
 
   bool wait(std::chrono::milliseconds timeout) override {
+    at::RecordFunction scope(at::RecordScope::USER_SCOPE);
+    if (scope.isActive()) scope.before(std::string(wait_scope_prefix) + call_name(call_.what));
     try {
       const bool done = inner_->wait(timeout);
       watchdog_->finished(call_);
+      if (done && ended_) ended_();
       return done;
     } catch (const std::exception& error) {
       TORCH_CHECK_WITH(DistBackendError, false, watchdog_->error_text(call_, user_message(error)));
@@ -77,6 +83,7 @@ class ExplainedWork final : public c10d::Work {
   WorkHandle inner_;
   Call call_;
   std::shared_ptr<Watchdog> watchdog_;
+  std::function<void()> ended_;  ///< empty: no one has to know
 };
 
 class ExchangedSum final : public c10d::Work {
@@ -201,15 +208,14 @@ class WatchedBackend final : public c10d::Backend {
   // Messages omit the shapes, because the ranks' shapes may differ.
   WorkHandle alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<int64_t>& out_sizes,
                            std::vector<int64_t>& in_sizes, const c10d::AllToAllOptions& options) override {
-    traffic_->add("all_to_all", bytes_of({in}));
-    return note("all_to_all", [&] { return inner_->alltoall_base(out, in, out_sizes, in_sizes, options); });
+    return count("all_to_all", bytes_of({in}),
+                 [&] { return inner_->alltoall_base(out, in, out_sizes, in_sizes, options); });
   }
   WorkHandle alltoall(Tensors& out, Tensors& in, const c10d::AllToAllOptions& options) override {
-    traffic_->add("all_to_all", bytes_of(in));
-    return note("all_to_all", [&] { return inner_->alltoall(out, in, options); });
+    return count("all_to_all", bytes_of(in), [&] { return inner_->alltoall(out, in, options); });
   }
   WorkHandle barrier(const c10d::BarrierOptions& options) override {
-    return note("barrier", [&] { return inner_->barrier(options); });
+    return note(group_, "barrier", 0, [&] { return inner_->barrier(options); });
   }
 
   // Only two ranks make point-to-point calls. Each direction and tag therefore has its own sequence of calls.
@@ -249,20 +255,22 @@ class WatchedBackend final : public c10d::Backend {
   template <class Action>
   WorkHandle note(const std::string& name, const std::string& way, const Tensors& tensors, Action action) {
     traffic_->add(name, bytes_of(tensors));
-    return note(describe(name + way, tensors), action);
+    return note(group_, describe(name + way, tensors), bytes_of(tensors), action);
   }
   template <class Action>
-  WorkHandle note(std::string what, Action action) {
-    return note(group_, std::move(what), action);
+  WorkHandle count(const std::string& name, int64_t bytes, Action action) {
+    traffic_->add(name, bytes);
+    return note(group_, name, bytes, action);
   }
   /// The text is the same on both ranks, so that the watchdog can compare their calls.
   template <class Action>
   WorkHandle note_transfer(int from, int to, int tag, const Tensors& tensors, Action action) {
     const std::string channel = watchdog_->add_channel(group_, from, to, tag);
-    return note(channel, describe("send/receive", tensors), action);
+    return note(channel, describe("send/receive", tensors), bytes_of(tensors), action);
   }
   template <class Action>
-  WorkHandle note(const std::string& group, std::string what, Action action) {
+  WorkHandle note(const std::string& group, std::string what, int64_t bytes, Action action) {
+    const int64_t record = watchdog_->records().begin(group, what, bytes);
     const Call call = watchdog_->enter(group, std::move(what));
     try {
       WorkHandle work = action();
@@ -271,7 +279,9 @@ class WatchedBackend final : public c10d::Backend {
         const WorkHandle running = weak.lock();
         return !running || running->isCompleted();
       });
-      return c10::make_intrusive<ExplainedWork>(std::move(work), call, watchdog_);
+      std::function<void()> ended;
+      if (record >= 0) ended = end_of_record(*work, record);
+      return c10::make_intrusive<ExplainedWork>(std::move(work), call, watchdog_, std::move(ended));
     } catch (const c10::Error&) {
       watchdog_->finished(call);
       throw;  // invalid arguments
@@ -280,6 +290,16 @@ class WatchedBackend final : public c10d::Backend {
       // Gloo throws if a call starts on a connection that is already closed.
       TORCH_CHECK_WITH(DistBackendError, false, watchdog_->error_text(call, user_message(error)));
     }
+  }
+
+  /// Records the end of a call as soon as it ends. Work without a future ends when a thread has waited for it.
+  std::function<void()> end_of_record(c10d::Work& work, int64_t record) const {
+    auto ended = [watchdog = watchdog_, record] { watchdog->records().end(record); };
+    try {
+      work.getFuture()->addCallback([ended](c10::ivalue::Future&) { ended(); });
+    } catch (const c10::Error&) {  // no future
+    }
+    return ended;
   }
 
   c10::intrusive_ptr<c10d::Backend> inner_;

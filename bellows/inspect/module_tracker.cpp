@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "bellows/report/trace_writer.h"
+
 namespace bellows::inspect {
 
 namespace {
@@ -16,7 +18,12 @@ constexpr size_t remembered_nodes = 1 << 20;
 
 bool names_phase(const tap::OpEvent& event) {
   return event.kind == Kind::user_scope && !event.name.starts_with(module_scope_prefix) &&
-         !event.name.starts_with("autograd::") && event.name != "detach" && event.name != "detach_";
+         !event.name.starts_with("autograd::") && event.name != "detach" && event.name != "detach_" &&
+         !waits_for_ranks(event);
+}
+
+bool waits_for_ranks(const tap::OpEvent& event) {
+  return event.kind == Kind::user_scope && event.name.starts_with(wait_scope_prefix);
 }
 
 PlacePtr ModuleTracker::settled(int module) {

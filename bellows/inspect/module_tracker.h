@@ -17,8 +17,10 @@ namespace bellows::inspect {
 inline constexpr std::string_view module_scope_prefix = "module:";
 
 /// Returns whether the event is a TraceScope that names a phase of the step, such as "forward". Modules, the nodes of
-/// autograd and libtorch's detach() have scopes, too, but are not phases.
+/// autograd, libtorch's detach() and waiting for other ranks have scopes, too, but are not phases.
 bool names_phase(const tap::OpEvent& event);
+/// Returns whether the event is a scope in which the thread waits for other ranks.
+bool waits_for_ranks(const tap::OpEvent& event);
 
 /// The module of an operator call. For operators without parameters, it is determined later, when the next module is
 /// known.

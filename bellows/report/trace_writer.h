@@ -19,6 +19,9 @@ struct TraceEvent {
   std::string args_json;  ///< a JSON object as text, or "" for none
 };
 
+/// Names of scopes in which a thread waits for other ranks begin with this text, such as "wait: all_reduce".
+inline constexpr std::string_view wait_scope_prefix = "wait: ";
+
 /// Returns the time in microseconds on a steady clock that all trace events share.
 double trace_now_us();
 

@@ -84,11 +84,38 @@ TEST(Profile, DividesTheTimeByLimit) {
   const StepProfile profile = made_profile();
   // The matmul took longer under instruments than its phase without them: it counts for the time of the phase.
   EXPECT_THAT(profile.seconds_by_limit(), ElementsAre(testing::DoubleEq(0.02), testing::DoubleEq(0.03),
-                                                      testing::DoubleEq(0.02), testing::DoubleEq(0.03)));
+                                                      testing::DoubleEq(0.02), testing::DoubleEq(0.03), 0));
   StepProfile slow = profile;
   slow.step_s = 1.02, slow.phases[0].seconds = 0.94;
   EXPECT_EQ(slow.limit(), Limit::loading);
-  EXPECT_EQ(slow.verdict(), "Data loading limits this step: 92.2 % of 1.02e+03 ms.");
+  EXPECT_EQ(slow.verdict(), "Data loading limits this step: 92.2 % of 1.02 s.");
+}
+
+TEST(Profile, WaitingForOtherRanksIsCommunication) {
+  const auto wait = [] {
+    const TraceScope scope(std::string(wait_scope_prefix) + "all_reduce");
+    const TraceScope inner(std::string(wait_scope_prefix) + "gradients");
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  };
+  const StepProfile profile = profile_of([&] {
+    wait();
+    const TraceScope scope("backward");
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    wait();
+  });
+  ASSERT_THAT(profile.phases, SizeIs(2)) << "waiting is no phase";
+  for (const StepPhase& phase : profile.phases) {
+    EXPECT_GE(phase.wait_s, 0.02) << phase.name;
+    EXPECT_LE(phase.wait_s, phase.seconds) << phase.name;
+  }
+  ASSERT_THAT(profile.timed, SizeIs(2));
+  EXPECT_NEAR((profile.timed[0].wait_s() + profile.timed[1].wait_s()) / 2, profile.wait_s(), 1e-9);
+  const auto by_limit = profile.seconds_by_limit();
+  EXPECT_DOUBLE_EQ(by_limit[static_cast<size_t>(Limit::communication)], profile.wait_s());
+  EXPECT_NEAR(std::accumulate(by_limit.begin(), by_limit.end(), 0.0), profile.step_s, 1e-4);
+  EXPECT_EQ(profile.limit(), Limit::communication);
+  EXPECT_THAT(profile.to_text(), HasSubstr("communication   "));
+  EXPECT_THAT(made_profile().to_text(), testing::Not(HasSubstr("communication"))) << "a single process";
 }
 
 TEST(Profile, CountsTheWorkOfOperatorsPerStep) {

@@ -9,7 +9,6 @@
 
 #include "bellows/core/grad_mode.h"
 #include "bellows/core/stats.h"
-#include "bellows/system/machine.h"
 
 namespace bellows::inspect {
 
@@ -24,6 +23,12 @@ double measure_call() {
     for (int i = 0; i < calls; ++i) at::add_out(sum, one, one);
   };
   return median_call_seconds(group) / calls;
+}
+
+/// Processors without bf16 arithmetic can be so slow that only a small matmul is measured.
+double measure_bf16_flops(double fp32_flops) {
+  const double small = measure_matmul_flops(at::kBFloat16, 128);
+  return small < 0.1 * fp32_flops ? small : measure_matmul_flops(at::kBFloat16);
 }
 
 }  // namespace
@@ -46,12 +51,12 @@ double median_call_seconds(const std::function<void()>& call, int64_t repeats, i
   return median(seconds);
 }
 
-double measure_matmul_flops(c10::ScalarType dtype) {
-  constexpr int64_t size = 1024;
+double measure_matmul_flops(c10::ScalarType dtype, int64_t size) {
   const no_grad guard;
   const at::Tensor a = at::ones({size, size}, dtype);
   const at::Tensor b = at::ones({size, size}, dtype);
-  return 2.0 * size * size * size / median_call_seconds([&] { at::mm(a, b); });
+  const auto length = static_cast<double>(size);
+  return 2 * length * length * length / median_call_seconds([&] { at::mm(a, b); });
 }
 
 double measure_memory_bandwidth() {
@@ -67,7 +72,7 @@ MachinePeaks measure_peaks() {
   const no_grad guard;
   MachinePeaks peaks;
   peaks.fp32_flops = measure_matmul_flops(at::kFloat);
-  if (this_machine().has_fast_bf16()) peaks.bf16_flops = measure_matmul_flops(at::kBFloat16);
+  peaks.bf16_flops = measure_bf16_flops(peaks.fp32_flops);
   peaks.bytes_per_second = measure_memory_bandwidth();
   peaks.call_s = measure_call();
   return peaks;

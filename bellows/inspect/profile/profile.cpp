@@ -35,24 +35,49 @@ double cpu_seconds(const rusage& usage) {
   return seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);
 }
 
+/// Returns the means of the phases of all steps. The time outside all scopes comes last.
+std::vector<StepPhase> mean_phases(const std::vector<TimedStep>& steps) {
+  std::vector<StepPhase> means;
+  StepPhase outside;
+  const auto count = static_cast<double>(steps.size());
+  const auto add = [count](StepPhase& mean, const StepPhase& phase) {
+    mean.seconds += phase.seconds / count;
+    mean.wait_s += phase.wait_s / count;
+  };
+  for (const TimedStep& step : steps) {
+    for (const StepPhase& phase : step.phases) {
+      const auto known = std::ranges::find(means, phase.name, &StepPhase::name);
+      if (phase.name.empty()) {
+        add(outside, phase);
+      } else {
+        add(known == means.end() ? means.emplace_back(StepPhase{phase.name}) : *known, phase);
+      }
+    }
+  }
+  means.push_back(outside);
+  return means;
+}
+
 /// Times the steps. Only the scopes of phases are observed, because observers of operators cost time.
 void time_steps(StepProfile& profile, const std::function<void()>& step) {
   const auto log = std::make_shared<PhaseLog>();
   tap::ObserverGuard guard(log);
   const rusage before = process_usage();
-  const double start_us = trace_now_us();
-  run_steps(step, profile.steps);
+  profile.timed.reserve(static_cast<size_t>(profile.steps));
+  for (int64_t i = 0; i < profile.steps; ++i) {
+    const double begin_us = trace_now_us();
+    step();
+    const double seconds = (trace_now_us() - begin_us) / 1e6;
+    profile.timed.push_back({begin_us, seconds, log->take(seconds)});
+  }
   const auto count = static_cast<double>(profile.steps);
-  profile.step_s = (trace_now_us() - start_us) / 1e6 / count;
+  for (const TimedStep& timed : profile.timed) profile.step_s += timed.seconds / count;
   const rusage after = process_usage();
   guard.check();
   profile.cpu_s = (cpu_seconds(after) - cpu_seconds(before)) / count;
   profile.minor_faults = static_cast<double>(after.ru_minflt - before.ru_minflt) / count;
   profile.major_faults = static_cast<double>(after.ru_majflt - before.ru_majflt) / count;
-  profile.phases = log->phases();
-  double outside = profile.step_s;
-  for (StepPhase& phase : profile.phases) outside -= phase.seconds /= count;
-  profile.phases.push_back({"", std::max(outside, 0.0)});
+  profile.phases = mean_phases(profile.timed);
 }
 
 void record_operators(StepProfile& profile, const std::function<void()>& step, const std::optional<Model>& model) {
@@ -81,7 +106,9 @@ TensorTimeline record_memory(const std::function<void()>& step, const Model& mod
 
 void record_trace(TraceWriter& trace, const std::function<void()>& step) {
   StepTracer tracer({.shapes = true});
+  const double start_us = trace_now_us();
   step();
+  tracer.writer().add({"step", "step", start_us, trace_now_us() - start_us, 0, ""});
   trace.append(tracer.writer());
 }
 

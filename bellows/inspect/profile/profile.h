@@ -20,12 +20,13 @@ namespace bellows::inspect {
 
 /// The resource that limits an operator or a step.
 enum class Limit {
-  loading,  ///< the step waits for data
-  host,     ///< calls of small operators, and code outside operators
-  memory,   ///< memory bandwidth
-  compute,  ///< floating-point operations
+  loading,        ///< the step waits for data
+  host,           ///< calls of small operators, and code outside operators
+  memory,         ///< memory bandwidth
+  compute,        ///< floating-point operations
+  communication,  ///< the step waits for other ranks
 };
-inline constexpr size_t limits = 4;
+inline constexpr size_t limits = 5;
 
 /// TraceScopes that the profile treats in a special way.
 inline constexpr std::string_view loading_phase = "load", optimizer_phase = "optimizer";
@@ -85,24 +86,34 @@ struct Recomputation {
   double bytes = 0;  ///< size of the results
 };
 
-/// A phase of the step: an outermost TraceScope. Several scopes of the same name are one phase. Times are means per
-/// step.
+/// A phase of the step: an outermost TraceScope. Several scopes of the same name are one phase.
 struct StepPhase {
   std::string name{};  ///< empty for the time outside all scopes
   double seconds = 0;
+  double wait_s = 0;  ///< part of `seconds` in which the step waits for other ranks
+};
+
+/// One of the timed steps.
+struct TimedStep {
+  double start_us = 0;  ///< on the clock of trace_now_us()
+  double seconds = 0;
+  std::vector<StepPhase> phases{};  ///< in the order in which they began; the last one is the time outside all scopes
+
+  double wait_s() const;
 };
 
 /// The profile of a training step.
 struct StepProfile {
   MachinePeaks peaks{};
-  int64_t steps = 0;                ///< number of timed steps
-  double step_s = 0;                ///< mean time of a step without instruments
-  double cpu_s = 0;                 ///< processor time of a step, summed over the threads of the process
-  double minor_faults = 0;          ///< pages per step that the system had to provide
-  double major_faults = 0;          ///< pages per step that were read from a disk, for example after swapping
-  std::vector<StepPhase> phases{};  ///< in the order in which they began; the last one is the time outside all scopes
-  std::vector<ProfiledOp> ops{};    ///< by time, longest first
-  std::vector<SyncEvent> syncs{};   ///< of one step, most frequent first
+  int64_t steps = 0;                     ///< number of timed steps
+  double step_s = 0;                     ///< mean time of a step without instruments
+  double cpu_s = 0;                      ///< processor time of a step, summed over the threads of the process
+  double minor_faults = 0;               ///< pages per step that the system had to provide
+  double major_faults = 0;               ///< pages per step that were read from a disk, for example after swapping
+  std::vector<TimedStep> timed{};        ///< the timed steps, in order
+  std::vector<StepPhase> phases{};       ///< means of the timed steps; the last one is the time outside all scopes
+  std::vector<ProfiledOp> ops{};         ///< by time, longest first
+  std::vector<SyncEvent> syncs{};        ///< of one step, most frequent first
   std::vector<ReorderingCopy> copies{};  ///< by bytes, largest first
   std::vector<OddSizes> odd_sizes{};     ///< by FLOPs, largest first
   std::vector<BatchNormUse> batch_norms{};
@@ -111,9 +122,11 @@ struct StepProfile {
   std::optional<TensorTimeline> memory{};  ///< if the options have a model
 
   double phase_seconds(std::string_view name) const;
+  /// Returns the seconds of a step in which it waits for other ranks.
+  double wait_s() const;
   /// Returns the seconds of a step by resource. The sum is step_s. Operators count for the limit of their roofline.
   /// Time outside operators counts as host, and in the phase "optimizer" as memory bandwidth, because fused optimizers
-  /// are not operators.
+  /// are not operators. Waiting for other ranks counts as communication.
   std::array<double, limits> seconds_by_limit() const;
   /// Returns the resource with the most seconds.
   Limit limit() const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "bellows/system/call_site.h"
 
@@ -116,25 +117,36 @@ Record mean_of(Record record, double steps) {
 }  // namespace
 
 void PhaseLog::before(const tap::OpEvent& event) {
-  if (!names_phase(event)) return;
+  const bool waits = waits_for_ranks(event);
+  if (!waits && !names_phase(event)) return;
   MutexLock lock(mutex_);
-  if (depth_++ > 0) return;
-  const bool known = std::ranges::find(phases_, event.name, &StepPhase::name) != phases_.end();
-  if (!known) phases_.push_back({std::string(event.name), 0});
+  if (waits) {
+    ++waits_;
+  } else if (depth_++ == 0) {
+    const auto known = std::ranges::find(phases_, event.name, &StepPhase::name);
+    open_ = static_cast<size_t>(known - phases_.begin());
+    if (known == phases_.end()) phases_.push_back({std::string(event.name)});
+  }
 }
 
 void PhaseLog::after(const tap::OpEvent& event) {
-  if (!names_phase(event)) return;
-  const double now = trace_now_us();
+  const bool waits = waits_for_ranks(event);
+  if (!waits && !names_phase(event)) return;
+  const double seconds = (trace_now_us() - event.start_us) / 1e6;
   MutexLock lock(mutex_);
-  if (depth_ == 0 || --depth_ > 0) return;
-  const auto phase = std::ranges::find(phases_, event.name, &StepPhase::name);
-  if (phase != phases_.end()) phase->seconds += (now - event.start_us) / 1e6;
+  if (waits && waits_ > 0 && --waits_ == 0) open_phase().wait_s += seconds;
+  if (!waits && depth_ > 0 && --depth_ == 0) phases_[open_].seconds += seconds;
 }
 
-std::vector<StepPhase> PhaseLog::phases() const {
+std::vector<StepPhase> PhaseLog::take(double seconds) {
   MutexLock lock(mutex_);
-  return phases_;
+  std::vector<StepPhase> phases = std::exchange(phases_, {});
+  StepPhase outside = std::exchange(outside_, {});
+  outside.seconds = seconds;
+  for (const StepPhase& phase : phases) outside.seconds -= phase.seconds;
+  outside.seconds = std::max(outside.seconds, 0.0);
+  phases.push_back(std::move(outside));
+  return phases;
 }
 
 struct ProfileLog::Call {
@@ -161,6 +173,7 @@ void ProfileLog::after(const tap::OpEvent& event) {
   const auto frame = tracker_.leave(event);
   if (!frame) return;
   if (names_phase(event) && !phases_.empty()) phases_.pop_back();
+  if (waits_for_ranks(event)) note_wait(event, now);
   if (!frame->base) return;
   const Running running = std::move(running_[event.thread_id].back());
   running_[event.thread_id].pop_back();
@@ -168,7 +181,12 @@ void ProfileLog::after(const tap::OpEvent& event) {
   const bool recomputed = frame->backward && event.sequence_number >= 0;
   const FlopFormula formula = event.outputs.empty() ? nullptr : frame->info->flops;
   const double flops = formula ? static_cast<double>(formula(running.inputs, event.outputs)) : 0;
-  note({*frame, running.inputs, event.outputs, (now - running.start_us) / 1e6, flops, recomputed});
+  note({*frame, running.inputs, event.outputs, (now - running.start_us - running.wait_us) / 1e6, flops, recomputed});
+}
+
+void ProfileLog::note_wait(const tap::OpEvent& event, double now_us) {
+  std::vector<Running>& running = running_[event.thread_id];
+  if (!running.empty()) running.back().wait_us += now_us - event.start_us;
 }
 
 void ProfileLog::note(const Call& call) {

@@ -13,19 +13,25 @@
 
 namespace bellows::inspect {
 
-/// Measures the time of the phases of a step, and nothing else. Private to the component.
+/// Measures the time of the phases of a step and of waiting for other ranks. Private to the component.
 class PhaseLog final : public tap::Observer {
  public:
   tap::ObserverNeeds needs() const override { return {.operators = false, .user_scopes = true, .times = true}; }
   void before(const tap::OpEvent& event) override;
   void after(const tap::OpEvent& event) override;
-  /// Returns the phases with their total seconds, in the order in which they began.
-  std::vector<StepPhase> phases() const;
+  /// Returns the phases of the step that has ended, in the order in which they began, and the time outside all scopes.
+  /// Params: seconds – of the step
+  std::vector<StepPhase> take(double seconds);
 
  private:
-  mutable Mutex mutex_;
+  StepPhase& open_phase() BELLOWS_REQUIRES(mutex_) { return depth_ == 0 ? outside_ : phases_[open_]; }
+
+  Mutex mutex_;
   int depth_ BELLOWS_GUARDED_BY(mutex_) = 0;
+  int waits_ BELLOWS_GUARDED_BY(mutex_) = 0;    ///< open scopes of waiting
+  size_t open_ BELLOWS_GUARDED_BY(mutex_) = 0;  ///< the phase that has begun last
   std::vector<StepPhase> phases_ BELLOWS_GUARDED_BY(mutex_);
+  StepPhase outside_ BELLOWS_GUARDED_BY(mutex_);
 };
 
 /// Records each operator of a step: its work, its time and properties that make it slow. Private to the component.
@@ -46,11 +52,13 @@ class ProfileLog final : public tap::Observer {
   struct Running {
     std::vector<c10::IValue> inputs{};
     double start_us = 0;
+    double wait_us = 0;  ///< within the operator, such as for the parameters that ZeRO-3 gathers
   };
   using OpKey = std::tuple<const OpInfo*, std::string, bool, c10::ScalarType>;
   /// Operator, place, sizes and call site. The place gets its module only later, so several keys can have one module.
   using SlowKey = std::tuple<const OpInfo*, PlacePtr, std::string, std::string>;
 
+  void note_wait(const tap::OpEvent& event, double now_us) BELLOWS_REQUIRES(mutex_);
   void note(const Call& call) BELLOWS_REQUIRES(mutex_);
   void note_copy(const Call& call) BELLOWS_REQUIRES(mutex_);
   void note_sizes(const Call& call) BELLOWS_REQUIRES(mutex_);

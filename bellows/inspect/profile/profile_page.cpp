@@ -13,8 +13,8 @@ namespace {
 constexpr size_t table_rows = 40;
 
 constexpr const char* profile_style = R"(
-:root { --l0: #b8410c; --l1: #d9a21b; --l2: #3b5f86; --l3: #2f7d5b; }
-@media (prefers-color-scheme: dark) { :root { --l0: #ff8a4c; --l2: #6f9bcb; --l3: #5cc09a; } }
+:root { --l0: #b8410c; --l1: #d9a21b; --l2: #3b5f86; --l3: #2f7d5b; --l4: #7a5195; }
+@media (prefers-color-scheme: dark) { :root { --l0: #ff8a4c; --l2: #6f9bcb; --l3: #5cc09a; --l4: #b48ad0; } }
 .shares { display: flex; height: 26px; border-radius: 6px; overflow: hidden; margin: 8px 0; }
 .verdict { font-size: 1.15rem; color: var(--ink); }
 td.number, th.number { text-align: right; }
@@ -55,6 +55,7 @@ std::string shares_section(const StepProfile& profile) {
   const auto seconds = profile.seconds_by_limit();
   std::string bars, key;
   for (size_t i = 0; i < limits; ++i) {
+    if (seconds[i] == 0 && static_cast<Limit>(i) == Limit::communication) continue;  // a single process
     const double share = profile.step_s > 0 ? 100 * seconds[i] / profile.step_s : 0;
     const std::string name(to_string(static_cast<Limit>(i)));
     bars += c10::str("<div title=\"", name, "\" style=\"width:", format_number("%.2f", share),

@@ -16,9 +16,9 @@ namespace bellows::inspect {
 namespace {
 
 constexpr std::array<std::string_view, limits> limit_names = {"data loading", "host overhead", "memory bandwidth",
-                                                              "compute"};
+                                                              "compute", "communication"};
 
-constexpr std::array<const char*, limits> short_names = {"load", "host", "memory", "compute"};
+constexpr std::array<const char*, limits> short_names = {"load", "host", "memory", "compute", "ranks"};
 
 /// An operator whose roofline is a smaller share of its time is limited by overhead, such as that of starting threads.
 constexpr double overhead_share = 0.05;
@@ -64,7 +64,8 @@ std::string phase_table(const StepProfile& profile) {
                           1e3 * phase.seconds, percent(phase.seconds, profile.step_s).c_str());
   text += format_number("\n%-33s %10s %6s\n", "limited by", "ms", "%");
   const auto seconds = profile.seconds_by_limit();
-  for (size_t i = 0; i < limits; ++i)
+  const bool ranks = seconds[index_of(Limit::communication)] > 0;
+  for (size_t i = 0; i < (ranks ? limits : index_of(Limit::communication)); ++i)
     text += format_number("%-33s %10.3f %6s\n", limit_names[i].data(), 1e3 * seconds[i],
                           percent(seconds[i], profile.step_s).c_str());
   return text;
@@ -106,6 +107,12 @@ std::vector<std::string> size_lines(const StepProfile& profile) {
   return lines;
 }
 
+double total_wait(const std::vector<StepPhase>& phases) {
+  double seconds = 0;
+  for (const StepPhase& phase : phases) seconds += phase.wait_s;
+  return seconds;
+}
+
 nlohmann::ordered_json to_object(const SyncEvent& event) {
   return {{"op", event.op}, {"reason", event.reason}, {"site", event.site}, {"calls", event.count}};
 }
@@ -125,7 +132,7 @@ nlohmann::ordered_json to_object(const BatchNormUse& norm) {
 }
 
 nlohmann::ordered_json to_object(const StepPhase& phase) {
-  return {{"name", phase.name}, {"seconds", phase.seconds}};
+  return {{"name", phase.name}, {"seconds", phase.seconds}, {"wait_s", phase.wait_s}};
 }
 
 nlohmann::ordered_json to_object(const ProfiledOp& op, const MachinePeaks& peaks) {
@@ -184,6 +191,14 @@ double StepProfile::phase_seconds(std::string_view name) const {
   return found == phases.end() ? 0 : found->seconds;
 }
 
+double StepProfile::wait_s() const {
+  return total_wait(phases);
+}
+
+double TimedStep::wait_s() const {
+  return total_wait(phases);
+}
+
 std::array<double, limits> StepProfile::seconds_by_limit() const {
   std::map<std::string, double> in_operators;
   for (const ProfiledOp& op : ops) in_operators[op.phase] += op.seconds;
@@ -191,12 +206,13 @@ std::array<double, limits> StepProfile::seconds_by_limit() const {
   std::map<std::string, double> scale;
   std::array<double, limits> result{};
   for (const StepPhase& phase : phases) {
-    const double inside = in_operators[phase.name];
-    scale[phase.name] = inside > phase.seconds ? phase.seconds / inside : 1;
+    const double inside = in_operators[phase.name], own = std::max(0.0, phase.seconds - phase.wait_s);
+    scale[phase.name] = inside > own ? own / inside : 1;
     const Limit rest = phase.name == loading_phase     ? Limit::loading
                        : phase.name == optimizer_phase ? Limit::memory
                                                        : Limit::host;
-    result[index_of(rest)] += std::max(0.0, phase.seconds - inside);
+    result[index_of(rest)] += std::max(0.0, own - inside);
+    result[index_of(Limit::communication)] += std::min(phase.wait_s, phase.seconds);
   }
   for (const ProfiledOp& op : ops) {
     const Limit limit = op.phase == loading_phase ? Limit::loading : op.limit(peaks);
@@ -214,8 +230,8 @@ std::string StepProfile::verdict() const {
   const Limit most = limit();
   std::string name(to_string(most));
   name[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(name[0])));
-  return format_number("%s limits this step: %s %% of %.3g ms.", name.c_str(),
-                       percent(seconds_by_limit()[index_of(most)], step_s).c_str(), 1e3 * step_s);
+  return c10::str(name, " limits this step: ", percent(seconds_by_limit()[index_of(most)], step_s), " % of ",
+                  format_seconds(step_s), ".");
 }
 
 std::string StepProfile::to_text(size_t rows) const {

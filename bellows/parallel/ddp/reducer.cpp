@@ -2,6 +2,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros_like.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
@@ -13,6 +14,7 @@
 #include "bellows/comm/group_impl.h"
 #include "bellows/parallel/ddp/reducer.h"
 #include "bellows/parallel/hooks/hook_exchange_impl.h"
+#include "bellows/report/trace_writer.h"
 #include "bellows/tap/deferral.h"
 #include "bellows/tap/gradient_tap.h"
 
@@ -55,6 +57,28 @@ class Divisor final : public c10d::Work {
   std::vector<at::Tensor> tensors_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
+
+/// A scope for observers, from its creation to the end of the backward pass: c10d::Reducer waits for the gradients there.
+std::shared_ptr<void> waiting_scope() {
+  auto scope = std::make_shared<at::RecordFunction>(at::RecordScope::USER_SCOPE);
+  if (scope->isActive()) scope->before(std::string(wait_scope_prefix) + "gradients");
+  return scope;
+}
+
+/// Calls waiting_scope() when backward has computed all gradients, before c10d::Reducer waits for them.
+void note_waiting(const std::vector<at::Tensor>& outputs) {
+  if (!at::hasCallbacks()) return;  // no observer
+  const auto queue = [](const at::Tensor&) {
+    tap::at_end_of_backward([] {
+      tap::at_end_of_backward([scope = waiting_scope()]() mutable { scope.reset(); });  // after the one of the reducer
+    });
+  };
+  for (const at::Tensor& output : outputs) {
+    if (!output.requires_grad()) continue;
+    output.register_hook(queue);
+    return;
+  }
+}
 
 /// Gradients of the last layers become ready first. If buckets are rebuilt after the first step, that step uses one
 /// bucket per dtype. Then ranks that lack a parameter cannot exchange buckets in a wrong order.
@@ -214,7 +238,7 @@ void Reducer::exchange_after_backward(const std::vector<at::Tensor>& outputs) {
     for (size_t i = state->parameters.size(); i-- > 0;) {
       if (state->parameters[i].second.grad().defined()) state->reducer->autograd_hook(i);
     }
-    tap::at_end_of_backward([eager]() mutable { eager.reset(); });
+    tap::at_end_of_backward([eager, scope = waiting_scope()]() mutable { scope.reset(), eager.reset(); });
   };
   const auto queue = [weak = std::weak_ptr<State>(state_), exchange](const at::Tensor&) {
     if (const auto state = weak.lock()) tap::at_end_of_backward([state, exchange] { exchange(state); });
@@ -226,6 +250,7 @@ void Reducer::exchange_after_backward(const std::vector<at::Tensor>& outputs) {
 
 void Reducer::begin_backward(const std::vector<at::Tensor>& outputs) {
   if (tap::active_deferral()) return exchange_after_backward(outputs);
+  note_waiting(outputs);
   if (state_->hook) state_->hook->begin(state_->buckets, state_->hook_scale);
   const bool search = state_->options.find_unused_parameters && !state_->options.static_graph;
   state_->reducer->prepare_for_backward(search ? outputs : std::vector<at::Tensor>());
