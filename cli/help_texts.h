@@ -79,8 +79,12 @@ synchronizations, copies, and memory.
 
 Operators are timed on the host, so the recipe needs device: cpu. Use the machine for nothing else meanwhile.
 
+Under bellows launch or another launcher, all ranks are profiled together. The findings then also name a slow rank, and
+communication that is not hidden behind backward. The tables of operators are those of rank 0.
+
 Examples:
   bellows profile --recipe digits.yaml
+  bellows launch -n 2 -- bellows profile --recipe digits.yaml --trace ranks.json
   bellows profile --data data/digits --set num_workers=0 --html profile.html
   bellows profile --recipe digits.yaml --trace step.json --json profile.json
 )";

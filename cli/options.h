@@ -87,6 +87,7 @@ struct ProfileArguments {
   int64_t steps = 10;        ///< number of timed steps
   bool batch_sweep = false;  ///< also measure larger batches
   std::string html, trace;   ///< files; a file is not written if ""
+  std::string tensorboard;   ///< folder for a trace per rank; not written if ""
   JsonTarget json;
 };
 

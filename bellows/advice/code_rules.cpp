@@ -52,7 +52,7 @@ std::optional<Finding> copies(const RecipeProfile& profile, bool images, double 
   }
   if (calls == 0 || seconds < least_share * profile.step.step_s) return std::nullopt;
   return Finding{.text = c10::str(std::lround(calls), " copies per step move ", format_bytes(bytes), " in ",
-                                  milliseconds(seconds), ", ", percent_of(seconds, profile.step.step_s),
+                                  format_seconds(seconds), ", ", percent_of(seconds, profile.step.step_s),
                                   " of the step, only to change the order of elements. ", advice),
                  .places = std::move(places),
                  .gain = gain_without(profile, seconds)};
@@ -112,20 +112,11 @@ std::optional<Finding> small_norm_batch(const RecipeProfile& profile) {
 
 std::vector<FindingRule> code_rules() {
   return {
-      {"synchronizations", "The host waits for the device",
-       "A step reads a value, copies to the host, or calls an operator whose shape depends on data. On a CPU, these "
-       "calls do not wait, so the gain is not estimated.",
-       synchronizations},
-      {"copies_after_permute", "Permuted tensors are copied",
-       "Copies after a permutation take at least 2 % of the step. Gain: their time.", copies_after_permute},
-      {"layout_conversions", "Images change their layout",
-       "Copies between contiguous and channels-last take at least 2 % of the step. Gain: their time.",
-       layout_conversions},
-      {"odd_sizes", "Sizes are not multiples of 8",
-       "Such operators compute at least 10 % of the FLOPs. The gain is not estimated.", odd_sizes},
-      {"small_norm_batch", "The batch is too small for batch norm",
-       "A batch norm trains with fewer than 8 samples. This is about accuracy, so no gain is stated.",
-       small_norm_batch},
+      {"synchronizations", "The host waits for the device", synchronizations},
+      {"copies_after_permute", "Permuted tensors are copied", copies_after_permute},
+      {"layout_conversions", "Images change their layout", layout_conversions},
+      {"odd_sizes", "Sizes are not multiples of 8", odd_sizes},
+      {"small_norm_batch", "The batch is too small for batch norm", small_norm_batch},
   };
 }
 

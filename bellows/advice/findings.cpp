@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "bellows/advice/rules.h"
 #include "bellows/core/stats.h"
@@ -12,7 +13,7 @@ namespace bellows::train {
 const std::vector<FindingRule>& finding_rules() {
   static const std::vector<FindingRule>& table = *new std::vector<FindingRule>([] {
     std::vector<FindingRule> rules = speed_rules();
-    for (FindingRule& rule : code_rules()) rules.push_back(std::move(rule));
+    for (auto* const more : {code_rules, rank_rules}) std::ranges::move(more(), std::back_inserter(rules));
     return rules;
   }());
   return table;
@@ -46,10 +47,6 @@ std::vector<Finding> findings_of(const RecipeProfile& profile) {
   }
   std::ranges::stable_sort(findings, std::greater<>(), &Finding::gain);
   return findings;
-}
-
-std::string milliseconds(double seconds) {
-  return format_number("%.3g ms", 1e3 * seconds);
 }
 
 std::string percent_of(double part, double whole) {

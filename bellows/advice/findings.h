@@ -20,16 +20,15 @@ struct Finding {
   double gain = 0;  ///< expected speedup per sample, such as 1.3; 0 if it was not estimated
 };
 
-/// A row of the table of findings.
+/// A row of the table of findings. docs/profile.md states the condition and the gain of each row.
 struct FindingRule {
   std::string name{};
   std::string title{};
-  std::string condition{};  ///< when the rule applies, and how the gain is computed, as a sentence
   /// Returns the finding without name and title, or nothing if the rule does not apply.
   std::function<std::optional<Finding>(const RecipeProfile&)> find{};
 };
 
-/// Returns the table. docs/profile.md has the same rows.
+/// Returns the table.
 const std::vector<FindingRule>& finding_rules();
 
 /// Returns the findings of all rules. The largest gain comes first, and findings without a gain come last.

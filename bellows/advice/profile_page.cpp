@@ -44,7 +44,9 @@ std::string profile_page(const RecipeProfile& profile, const std::vector<Finding
   page += "<section><h2>What to change</h2>\n";
   if (findings.empty()) page += "<p>No rule applies.</p>\n";
   for (const Finding& finding : findings) page += finding_part(finding);
-  return page + "</section>\n" + profile.step.html_sections() + "</main></body></html>\n";
+  page += "</section>\n";
+  if (profile.ranks) page += ranks_sections(*profile.ranks);
+  return page + profile.step.html_sections() + "</main></body></html>\n";
 }
 
 }  // namespace bellows::train

@@ -13,9 +13,9 @@ namespace bellows::train {
 std::vector<FindingRule> speed_rules();
 /// Findings that depend on the code or the sizes of the model.
 std::vector<FindingRule> code_rules();
+/// Findings about several ranks.
+std::vector<FindingRule> rank_rules();
 
-/// Formats a time, such as "3.2 ms".
-std::string milliseconds(double seconds);
 /// Formats a share, such as "71 %".
 std::string percent_of(double part, double whole);
 /// Returns the speedup if the step no longer needs these seconds.

@@ -43,7 +43,7 @@ std::vector<std::string> loader_settings(const RecipeProfile& profile, data::Rem
 std::optional<Finding> slow_loader(const RecipeProfile& profile) {
   const double loading = profile.step.phase_seconds(loading_phase);
   if (loading < 0.1 * profile.step.step_s) return std::nullopt;
-  const std::string waits = c10::str("A step waits ", milliseconds(loading), " for data, ",
+  const std::string waits = c10::str("A step waits ", format_seconds(loading), " for data, ",
                                      percent_of(loading, profile.step.step_s), " of its time.");
   if (profile.recipe.num_workers == 0) {
     const double workers = static_cast<double>(std::max<int64_t>(profile.machine.usable_threads(), 2));
@@ -77,10 +77,10 @@ std::optional<Finding> contiguous_convolutions(const RecipeProfile& profile) {
   const inspect::ConvolutionUse& use = profile.step.convolutions;
   if (profile.recipe.channels_last || use.contiguous_seconds < 0.1 * profile.step.step_s) return std::nullopt;
   return Finding{
-      .text =
-          c10::str(std::lround(use.contiguous_calls), " convolutions per step read contiguous images and take ",
-                   milliseconds(use.contiguous_seconds), ", ", percent_of(use.contiguous_seconds, profile.step.step_s),
-                   " of the step. In channels-last, their kernels reorder nothing."),
+      .text = c10::str(std::lround(use.contiguous_calls), " convolutions per step read contiguous images and take ",
+                       format_seconds(use.contiguous_seconds), ", ",
+                       percent_of(use.contiguous_seconds, profile.step.step_s),
+                       " of the step. In channels-last, their kernels reorder nothing."),
       .settings = {"channels_last=true"},
       .gain = gain_without(profile, (1 - time_factor("channels_last")) * use.contiguous_seconds)};
 }
@@ -91,12 +91,12 @@ std::optional<Finding> unfused_optimizer(const RecipeProfile& profile) {
   for (const inspect::ProfiledOp& op : profile.step.ops) calls += op.phase == optimizer_phase ? op.calls : 0;
   const bool unfused = profile.recipe.optimizer_impl == "loop" || profile.recipe.optimizer_impl == "foreach";
   if (!unfused || seconds < 0.05 * profile.step.step_s) return std::nullopt;
-  return Finding{
-      .text = c10::str("The optimizer calls ", std::lround(calls), " operators for ", profile.parameters,
-                       " parameters and takes ", milliseconds(seconds), ", ", percent_of(seconds, profile.step.step_s),
-                       " of the step. A fused update reads and writes each number once."),
-      .settings = {"optimizer_impl=fused"},
-      .gain = gain_without(profile, 0.5 * seconds)};
+  return Finding{.text = c10::str("The optimizer calls ", std::lround(calls), " operators for ", profile.parameters,
+                                  " parameters and takes ", format_seconds(seconds), ", ",
+                                  percent_of(seconds, profile.step.step_s),
+                                  " of the step. A fused update reads and writes each number once."),
+                 .settings = {"optimizer_impl=fused"},
+                 .gain = gain_without(profile, 0.5 * seconds)};
 }
 
 std::optional<Finding> needless_recomputation(const RecipeProfile& profile) {
@@ -106,7 +106,7 @@ std::optional<Finding> needless_recomputation(const RecipeProfile& profile) {
   const double more = again.bytes, free = static_cast<double>(profile.machine.memory_available_bytes);
   if (more > 0.5 * free) return std::nullopt;
   return Finding{.text = c10::str("Backward repeats ", std::lround(again.calls), " operators in ",
-                                  milliseconds(again.seconds), ", ", percent_of(again.seconds, profile.step.step_s),
+                                  format_seconds(again.seconds), ", ", percent_of(again.seconds, profile.step.step_s),
                                   " of the step. Without recomputation, the peak of ", format_bytes(peak),
                                   " grows by at most ", format_bytes(more), ", and ", format_bytes(free), " are free."),
                  .settings = {"recompute=none"},
@@ -126,7 +126,7 @@ std::optional<Finding> fp32_matmuls(const RecipeProfile& profile) {
   const double saved = std::min(seconds * (1 - peaks.fp32_flops / peaks.bf16_flops),
                                 (1 - time_factor("bf16_autocast")) * profile.step.step_s);
   return Finding{
-      .text = c10::str("Matmuls and convolutions in fp32 take ", milliseconds(seconds), ", ",
+      .text = c10::str("Matmuls and convolutions in fp32 take ", format_seconds(seconds), ", ",
                        percent_of(seconds, profile.step.step_s), " of the step. In bf16, this machine computes ",
                        percent_of(peaks.bf16_flops, peaks.fp32_flops), " of the operations per second."),
       .settings = {"precision=bf16"},
@@ -154,7 +154,7 @@ std::optional<Finding> page_faults(const RecipeProfile& profile) {
   if (profile.recipe.allocator_reuse || seconds < 0.02 * profile.step.step_s) return std::nullopt;
   return Finding{.text = c10::str("Each step gets ", std::lround(profile.step.minor_faults),
                                   " pages of memory from the system and returns them, which takes about ",
-                                  milliseconds(seconds), "."),
+                                  format_seconds(seconds), "."),
                  .settings = {"allocator_reuse=true"},
                  .gain = gain_without(profile, seconds)};
 }
@@ -163,30 +163,14 @@ std::optional<Finding> page_faults(const RecipeProfile& profile) {
 
 std::vector<FindingRule> speed_rules() {
   return {
-      {"slow_loader", "The step waits for data",
-       "Loading takes at least 10 % of the step. Gain: loading overlaps with the step, and loading that computes "
-       "shares the cores.",
-       slow_loader},
-      {"small_batch", "The batch is too small",
-       "Host overhead takes at least 30 % of the step. Gain: four times as many samples with the same overhead.",
-       small_batch},
-      {"contiguous_convolutions", "Convolutions read contiguous images",
-       "They take at least 10 % of the step. Gain: the expected effect of the technique, for their share.",
-       contiguous_convolutions},
-      {"unfused_optimizer", "The optimizer is not fused",
-       "`optimizer_impl` is loop or foreach, and the optimizer takes at least 5 % of the step. Gain: half of its time.",
-       unfused_optimizer},
-      {"needless_recomputation", "Recomputation is not needed",
-       "Backward repeats operators, and their results would fit into half of the free memory. Gain: their time.",
-       needless_recomputation},
-      {"fp32_matmuls", "bf16 would be faster",
-       "Compute-bound fp32 operators take at least 20 % of the step, and bf16 has at least 1.5 times the peak. Gain: "
-       "the ratio of the peaks for these operators, but at most the expected effect of the technique.",
-       fp32_matmuls},
-      {"swapping", "The process swaps", "A step reads at least one page from a disk. The gain is not estimated.",
-       swapping},
-      {"page_faults", "Memory returns to the system in each step",
-       "Page faults take at least 2 % of the step, at 0.25 µs each. Gain: their time.", page_faults},
+      {"slow_loader", "The step waits for data", slow_loader},
+      {"small_batch", "The batch is too small", small_batch},
+      {"contiguous_convolutions", "Convolutions read contiguous images", contiguous_convolutions},
+      {"unfused_optimizer", "The optimizer is not fused", unfused_optimizer},
+      {"needless_recomputation", "Recomputation is not needed", needless_recomputation},
+      {"fp32_matmuls", "bf16 would be faster", fp32_matmuls},
+      {"swapping", "The process swaps", swapping},
+      {"page_faults", "Memory returns to the system in each step", page_faults},
   };
 }
 

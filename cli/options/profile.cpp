@@ -20,6 +20,9 @@ CLI::App* add_profile(CLI::App& app, ProfileArguments& arguments) {
       ->type_name("FILE");
   verb->add_option("--trace", arguments.trace, "Write a Chrome trace of one step (ui.perfetto.dev) to this file")
       ->type_name("FILE");
+  verb->add_option("--tensorboard", arguments.tensorboard,
+                   "Write a trace of one step to this folder for TensorBoard with the plugin torch-tb-profiler")
+      ->type_name("FOLDER");
   add_json(verb, arguments.json);
   return verb;
 }
