@@ -48,6 +48,11 @@ void check_alternate(const Job& job) {
     TORCH_CHECK_VALUE(conflict.empty(), "train: jobs that alternate do not support ", conflict,
                       ". Change this setting to its default in both recipes.");
   }
+  TORCH_CHECK_VALUE(
+      !other.recipe.sample_stats && other.recipe.ema_decay == 0, "train: the alternate job does not support ",
+      other.recipe.sample_stats ? "sample_stats = true" : c10::str("ema_decay = ", other.recipe.ema_decay),
+      ", because checkpoints contain neither statistics nor averaged weights of this job. Set the key in the "
+      "recipe of the other job.");
   const auto own = tensors_in(parameters_of(job.optimizers)), known = tensors_in(job.model.parameters());
   for (const at::Tensor& parameter : parameters_of(other.optimizers)) {
     TORCH_CHECK_VALUE(!own.contains(parameter.unsafeGetTensorImpl()), "train: a parameter of shape ", parameter.sizes(),

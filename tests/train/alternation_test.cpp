@@ -191,6 +191,11 @@ TEST(Alternation, JobsThatCannotAlternateAreRefused) {
                 HasSubstr("train: jobs that alternate do not support " + key + " = "));
     EXPECT_THAT(alternation_error([&](Job& job) { job.alternate->recipe.set(setting); }), HasSubstr(key + " = "));
   }
+  for (const std::string setting : {"sample_stats=true", "ema_decay=0.9"}) {
+    const std::string key = setting.substr(0, setting.find('='));
+    EXPECT_THAT(alternation_error([&](Job& job) { job.alternate->recipe.set(setting); }),
+                HasSubstr("train: the alternate job does not support " + key + " = "));
+  }
   EXPECT_THAT(alternation_error([](Job& job) {
                 job.elastic = std::shared_ptr<comm::ElasticWorld>(std::shared_ptr<void>(),
                                                                   reinterpret_cast<comm::ElasticWorld*>(&job));
