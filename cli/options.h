@@ -78,6 +78,7 @@ struct PlanArguments {
   JsonTarget json;
   std::string prices;         ///< price list; if "", machines are not compared
   int64_t epoch_samples = 0;  ///< samples of an epoch, with `prices`; if 0, those of the recipe's data
+  std::string log;            ///< log.jsonl of a run, whose epochs replace those of the recipe; "" if not set
 };
 
 /// Arguments of `bellows profile`.
@@ -106,11 +107,15 @@ struct SimulateArguments {
 struct TuneArguments {
   std::string study;
   std::vector<std::string> plugins;
-  std::string out;        ///< folder of the study; if "", the path of the study file without its extension
-  int64_t trials = -1;    ///< if negative, the number in the study file
-  int64_t seed = -1;      ///< if negative, the seed in the study file
-  int64_t jobs = 1;       ///< number of parallel trials
-  bool lr_range = false;  ///< run a learning-rate range test instead; `study` is then a recipe file
+  std::string out;             ///< folder of the study; if "", the path of the study file without its extension
+  int64_t trials = -1;         ///< if negative, the number in the study file
+  int64_t seed = -1;           ///< if negative, the seed in the study file
+  int64_t jobs = 1;            ///< number of parallel trials
+  bool lr_range = false;       ///< run a learning-rate range test instead; `study` is then a recipe file
+  bool batch_size = false;     ///< search for the batch size instead; `study` is then a recipe file
+  bool measure_batch = false;  ///< take a few steps of the recipe `study`, for a search of the batch size
+  uint64_t memory = 0;         ///< bytes for a process, with `batch_size`; 0: 90 % of the available memory
+  std::string write_recipe;    ///< file for the recipe with the fastest batch size; "" if not set
   bool resume = false;
   std::string html;  ///< file for the HTML report; if "", there is no report
   JsonTarget json;

@@ -215,8 +215,9 @@ nlohmann::ordered_json strategy_json(const train::StrategyChoice& choice, bool m
   return json;
 }
 
-double step_cost(const PlanReport& report) {
-  return report.price_per_hour / 3600 * report.situation.step_seconds * static_cast<double>(report.plan.ranks);
+double cost_per_sample(const PlanReport& report) {
+  return report.price_per_hour / 3600 * report.situation.step_seconds /
+         static_cast<double>(report.plan.size.batch * report.timed_batches);
 }
 
 /// The measures and the strategy of a decision.
@@ -239,9 +240,8 @@ std::string verdict(const PlanReport& report) {
                            format_seconds(situation.step_seconds),
                            report.measured_step ? "." : " on this CPU, estimated from the dry run."));
   if (report.price_per_hour > 0) {
-    const double samples = static_cast<double>(report.plan.size.batch * report.plan.ranks);
     text += wrapped(c10::str("At ", number("%g", report.price_per_hour), " per device-hour, a million samples cost ",
-                             number("%.3g", 1e6 * step_cost(report) / samples), "."));
+                             number("%.3g", 1e6 * cost_per_sample(report)), "."));
   }
   for (const train::UnfittedTensor& tensor : report.plan.unfitted) {
     text += wrapped(c10::str("The sizes of the tensors of ", tensor.op.empty() ? "the loop" : tensor.op,
@@ -269,7 +269,7 @@ std::string machine_table(const PlanReport& report) {
   std::string text =
       "\n" +
       wrapped("Predicted time of a step, and cost" + (machines.currency.empty() ? "" : " in " + machines.currency) +
-              " of a million samples, of an epoch, and of " + std::to_string(recipe.epochs) + " epochs:") +
+              " of a million samples, of an epoch, and of " + std::to_string(report.epochs) + " epochs:") +
       pad_left("fits", 29) + pad_left("at best", 10) + pad_left("expected", 10) + pad_left("million", 10) +
       pad_left("epoch", 10) + pad_left("target", 10) + "\n";
   for (const train::MachineCost& row : machines.rows) text += machine_row(row);
@@ -303,7 +303,7 @@ nlohmann::ordered_json machines_json(const PlanReport& report) {
   }
   Json json = {{"currency", machines.currency}, {"roofline_share", machines.share}};
   json["epoch_samples"] = report.epoch_samples > 0 ? Json(report.epoch_samples) : Json(nullptr);
-  json["epochs"] = report.plan.recipe.epochs;
+  json["epochs"] = report.epochs;
   json["cheapest"] = machines.cheapest ? Json(machines.rows[*machines.cheapest].machine.name) : Json(nullptr);
   json["rows"] = std::move(rows);
   return json;
@@ -351,8 +351,7 @@ std::string plan_json(const PlanReport& report) {
                       {"reasons", report.decision.reasons}};
   if (report.strategy) json["strategy"] = strategy_json(*report.strategy, report.measured_link);
   json["step_seconds"] = {{"seconds", report.situation.step_seconds}, {"measured", report.measured_step}};
-  if (report.price_per_hour > 0)
-    json["cost_per_sample"] = step_cost(report) / static_cast<double>(plan.size.batch * plan.ranks);
+  if (report.price_per_hour > 0) json["cost_per_sample"] = cost_per_sample(report);
   if (report.machines) json["machines"] = machines_json(report);
   return json_text(json);
 }

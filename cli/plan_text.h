@@ -20,7 +20,8 @@ struct PlanReport {
   bool measured_step = false;                     ///< whether the user set the time of a step (--step-ms)
   bool measured_link = false;                     ///< whether the bandwidth between ranks was measured (--measure-link)
   std::optional<train::MachineComparison> machines{};  ///< not set without --prices
-  int64_t epoch_samples = 0;                           ///< of `machines`; 0 if unknown
+  int64_t timed_batches = 1;                           ///< batches of each rank in situation.step_seconds
+  int64_t epoch_samples = 0, epochs = 0;               ///< of `machines`; 0 if unknown
 };
 
 /// Returns the report as text, in lines of at most 80 columns.

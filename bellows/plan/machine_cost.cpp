@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
 #include <tuple>
 
 #include "bellows/inspect/op_counter.h"
+#include "bellows/system/file.h"
 
 namespace bellows::train {
 
@@ -51,6 +54,26 @@ std::vector<OperatorWork> count_work(const Recipe& recipe, const StepSize& size)
                     .bytes = std::max(0.0, at_two.bytes + more * (at_three.bytes - at_two.bytes))});
   }
   return work;
+}
+
+int64_t epochs_in_log(const std::string& path, double target) {
+  std::istringstream text(read_text_file(path));
+  int64_t epochs = 0;
+  double best = 0;
+  for (std::string line; std::getline(text, line);) {
+    const auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!row.is_object()) continue;
+    const bool ends_epoch = row.contains("epoch"), evaluated = row.contains("eval_accuracy");
+    const auto accuracy = evaluated && row["eval_accuracy"].is_number() ? row["eval_accuracy"].get<double>() : 0;
+    best = std::max(best, accuracy);
+    if (target > 0 && best >= target) return epochs + 1;
+    if (ends_epoch) ++epochs;
+  }
+  TORCH_CHECK_VALUE(epochs > 0, "plan: ", path, " contains no epoch. Pass the file log.jsonl of a run with log: json.");
+  TORCH_CHECK_VALUE(target <= 0, "plan: the run of ", path, " did not reach target_accuracy = ", target, " in its ",
+                    epochs, " epochs. Its best accuracy is ", best,
+                    ". Pass the log of another run, or change target_accuracy.");
+  return epochs;
 }
 
 double roofline_seconds(const std::vector<OperatorWork>& work, const MachineRates& rates) {

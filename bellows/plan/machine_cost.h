@@ -49,6 +49,12 @@ struct PricedStep {
   int64_t epochs = 1;         ///< until the target
 };
 
+/// Returns the number of epochs until a run reached an accuracy, from the file `log.jsonl` in its folder (`log: json`). An
+/// epoch that the run did not complete counts as one.
+/// Params: target – accuracy; 0: returns the number of all epochs
+/// Throws: c10::ValueError if the file cannot be read, contains no epoch, or if the run did not reach the accuracy
+int64_t epochs_in_log(const std::string& path, double target);
+
 /// The predicted time and cost on one machine of a price list.
 struct MachineCost {
   PricedMachine machine;

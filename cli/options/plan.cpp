@@ -55,6 +55,10 @@ void add_plan_limits(CLI::App* verb, PlanArguments& arguments) {
                    "Samples of an epoch, with --prices [default: those of the recipe's data]")
       ->type_name("N")
       ->check(whole_number(1, int64_t{1} << 40));
+  verb->add_option("--log", arguments.log,
+                   "log.jsonl of a finished run, with --prices. The epochs until this run reached the recipe's "
+                   "target_accuracy replace `epochs` of the recipe")
+      ->type_name("FILE");
 }
 
 }  // namespace bellows::cli

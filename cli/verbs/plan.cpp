@@ -100,14 +100,27 @@ void print_fitting(const train::FittingRecipe& fitting, const train::MemoryPlan&
                         words_on_state(fitting.recipe, plan.recipe), fitting.recipe.to_yaml()));
 }
 
-/// Throws: UsageError if the options do not fit together, or the list has an error
-std::optional<train::PriceList> prices_of(const PlanArguments& arguments) {
-  if (arguments.prices.empty() && arguments.epoch_samples > 0)
-    throw UsageError("plan: --epoch-samples is only used with --prices. Pass --prices, too.");
+struct Prices {
+  train::PriceList list;
+  int64_t epochs = 0;  ///< until the target
+};
+
+/// Throws: UsageError if the options do not fit together, or a file has an error
+std::optional<Prices> prices_of(const PlanArguments& arguments, const Recipe& recipe) {
+  const char* alone = arguments.epoch_samples > 0 ? "--epoch-samples" : arguments.log.empty() ? nullptr : "--log";
+  if (arguments.prices.empty() && alone)
+    throw UsageError(c10::str("plan: ", alone, " is only used with --prices. Pass --prices, too."));
   if (arguments.prices.empty()) return {};
+  if (arguments.fit > 0 && arguments.json.empty())
+    throw UsageError(
+        "plan: with --fit, standard output is the recipe. Pass a file to --json for the result of --prices.");
   if (arguments.device_map)
     throw UsageError("plan: --prices compares training steps, but --device-map plans inference. Pass one of them.");
-  return usable([&] { return train::read_price_list(arguments.prices); });
+  return usable([&] {
+    return Prices{
+        .list = train::read_price_list(arguments.prices),
+        .epochs = arguments.log.empty() ? recipe.epochs : train::epochs_in_log(arguments.log, recipe.target_accuracy)};
+  });
 }
 
 /// Samples of an epoch; 0 if the recipe has no data.
@@ -116,31 +129,31 @@ int64_t epoch_samples_of(const PlanArguments& arguments, const Recipe& recipe) {
   return recipe.data.empty() ? 0 : train::train_part(train::resolve(recipe)).size();
 }
 
-void compare_machines(const train::PriceList& prices, const PlanArguments& arguments, PlanReport& report) {
+void compare_machines(const Prices& prices, const PlanArguments& arguments, PlanReport& report) {
   const train::MemoryPlan& plan = report.plan;
   report.epoch_samples = epoch_samples_of(arguments, plan.recipe);
-  // The work is that of one batch. The dry run has at most two batches.
-  const int64_t accumulated = plan.recipe.gradient_accumulation_steps;
-  const int64_t batches = report.measured_step ? accumulated : std::min<int64_t>(accumulated, 2);
+  report.epochs = prices.epochs;
+  const double seconds = report.situation.step_seconds / static_cast<double>(report.timed_batches);
   report.machines =
-      train::compare_machines(prices, {.work = train::count_work(plan.recipe, plan.size),
-                                       .seconds = report.situation.step_seconds / static_cast<double>(batches),
-                                       .here = train::node_rates(train::measure_cluster(), plan.recipe.precision),
-                                       .precision = plan.recipe.precision,
-                                       .peak_bytes = plan.peak_bytes(),
-                                       .samples = plan.size.batch,
-                                       .epoch_samples = report.epoch_samples,
-                                       .epochs = plan.recipe.epochs});
+      train::compare_machines(prices.list, {.work = train::count_work(plan.recipe, plan.size),  // of one batch
+                                            .seconds = seconds,
+                                            .here = train::node_rates(train::measure_cluster(), plan.recipe.precision),
+                                            .precision = plan.recipe.precision,
+                                            .peak_bytes = plan.peak_bytes(),
+                                            .samples = plan.size.batch,
+                                            .epoch_samples = report.epoch_samples,
+                                            .epochs = report.epochs});
 }
 
-PlanReport report_on(const PlanArguments& arguments, train::MemoryPlan plan,
-                     const std::optional<train::PriceList>& prices) {
+PlanReport report_on(const PlanArguments& arguments, train::MemoryPlan plan, const std::optional<Prices>& prices) {
   PlanReport report{.plan = std::move(plan)};
   train::rehearse_bf16(report.plan);
   report.situation = train::situation_of(report.plan);
   if (arguments.memory > 0) report.situation.capacity = static_cast<int64_t>(arguments.memory);
   if (arguments.step_ms > 0) report.situation.step_seconds = arguments.step_ms / 1000;
   report.measured_step = arguments.step_ms > 0;
+  const int64_t accumulated = report.plan.recipe.gradient_accumulation_steps;
+  report.timed_batches = report.measured_step ? accumulated : std::min<int64_t>(accumulated, 2);  // see DryRun
   report.price_per_hour = arguments.price;
   report.techniques = train::predict_techniques(report.plan, std::max<int64_t>(2, arguments.ranks));
   const double link = link_of(arguments);
@@ -171,8 +184,8 @@ int run_plan(const PlanArguments& arguments) {
   if (arguments.fit > 0 && arguments.json == "-")
     throw UsageError("plan: with --fit, standard output is the recipe. Pass a file to --json.");
   check_link(arguments);
-  const std::optional<train::PriceList> prices = prices_of(arguments);
   const Recipe recipe = planned_recipe(arguments);
+  const std::optional<Prices> prices = prices_of(arguments, recipe);
   const int64_t length = length_of(arguments, recipe);
   if (arguments.device_map) return run_device_map(arguments, recipe, length);
   if (arguments.host_memory > 0)

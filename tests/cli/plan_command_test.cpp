@@ -130,15 +130,18 @@ TEST(PlanCommand, ComparesTheCostOnOtherMachines) {
          "1e15}}\n"
          "  - {name: large, price_per_hour: 2, memory_bytes: 1e12, memory_bytes_per_second: 1e12, flops: {fp32: "
          "1e12}}\n";
-  const Outcome outcome = run_bellows({"plan", "--model", "digits_resnet", "--batch", "32", "--step-ms", "50",
-                                       "--prices", folder / "prices.yaml", "--epoch-samples", "1000", "--set",
-                                       "epochs=3", "--json", folder / "p.json"});
+  const Outcome outcome =
+      run_bellows({"plan", "--model", "digits_resnet", "--batch", "32", "--step-ms", "50", "--prices",
+                   folder / "prices.yaml", "--epoch-samples", "1000", "--set", "epochs=3", "--set",
+                   "gradient_accumulation_steps=4", "--price-per-hour", "7.2", "--json", folder / "p.json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("cost in EUR"), HasSubstr("Cheapest machine: large."),
                                  HasSubstr("of its measured roofline")));
   std::istringstream lines(outcome.out);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 80u) << line;
-  const auto machines = nlohmann::json::parse(whole_file(folder / "p.json"))["machines"];
+  const auto json = nlohmann::json::parse(whole_file(folder / "p.json"));
+  EXPECT_DOUBLE_EQ(json["cost_per_sample"], 0.002 * 0.05 / (4 * 32));  // a step has four batches
+  const auto& machines = json["machines"];
   EXPECT_EQ(machines["cheapest"], "large");
   EXPECT_FALSE(machines["rows"][0]["fits"].get<bool>());
   EXPECT_TRUE(machines["rows"][1]["step_seconds"].is_null());
@@ -147,6 +150,33 @@ TEST(PlanCommand, ComparesTheCostOnOtherMachines) {
   EXPECT_NEAR(seconds * machines["roofline_share"].get<double>(), large["best_step_seconds"].get<double>(), 1e-12);
   EXPECT_NEAR(large["cost_per_sample"].get<double>(), seconds * 2 / 3600 / 32, 1e-15);
   EXPECT_NEAR(large["cost_to_target"].get<double>(), 3000 * large["cost_per_sample"].get<double>(), 1e-12);
+}
+
+TEST(PlanCommand, TakesTheEpochsOfAPriceFromALog) {
+  const Scratch folder;
+  std::ofstream(folder / "prices.yaml")
+      << "currency: EUR\nmachines:\n"
+         "  - {name: one, price_per_hour: 2, memory_bytes: 1e12, memory_bytes_per_second: 1e12, flops: {fp32: 1e12}}\n";
+  std::ofstream(folder / "log.jsonl") << "{\"step\": 1, \"epoch\": 0, \"eval_accuracy\": 0.5}\n"
+                                         "{\"step\": 2, \"epoch\": 1, \"eval_accuracy\": 0.9}\n";
+  std::vector<std::string> command = {"plan",
+                                      "--model",
+                                      "mlp",
+                                      "--batch",
+                                      "32",
+                                      "--prices",
+                                      folder / "prices.yaml",
+                                      "--log",
+                                      folder / "log.jsonl",
+                                      "--epoch-samples",
+                                      "1000",
+                                      "--set",
+                                      "epochs=7"};
+  Outcome outcome = run_bellows(command);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("and of 2 epochs:"));
+  command.insert(command.end(), {"--set", "target_accuracy=0.95"});
+  expect_failure(run_bellows(command), 2, "did not reach target_accuracy = 0.95");
 }
 
 TEST(PlanCommand, BadPricesAreUsageErrors) {
@@ -160,6 +190,9 @@ TEST(PlanCommand, BadPricesAreUsageErrors) {
   expect_plan_failure({"--epoch-samples", "9"}, 2, "--epoch-samples is only used with --prices. Pass --prices, too.");
   expect_plan_failure({"--model", "gpt2", "--device-map", "--prices", folder / "empty.yaml"}, 2,
                       "--device-map plans inference");
+  expect_plan_failure({"--log", "log.jsonl"}, 2, "--log is only used with --prices. Pass --prices, too.");
+  expect_plan_failure({"--model", "mlp", "--fit", "1GB", "--prices", folder / "empty.yaml"}, 2,
+                      "Pass a file to --json for the result of --prices");
 }
 
 TEST(PlanCommand, MeasuresTheLinkBetweenRanks) {

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "tests/checkpoint/support.h"
+#include "tests/support/temporary_folder.h"
 
 namespace bellows::train {
 
@@ -135,6 +138,26 @@ TEST(PriceList, TheExampleIsValid) {
   const PriceList prices = read_price_list(std::string(BELLOWS_SOURCE_DIR) + "/examples/10_prices/prices.yaml");
   EXPECT_GE(prices.machines.size(), 4u);
   for (const PricedMachine& machine : prices.machines) EXPECT_TRUE(machine.flops.contains("fp32")) << machine.name;
+}
+
+TEST(MachineCost, TakesTheEpochsFromALog) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/log.jsonl";
+  std::ofstream(path) << R"({"step": 5, "loss": 1.2}
+{"step": 10, "epoch": 0, "eval_accuracy": 0.5}
+{"step": 15, "eval_accuracy": 0.9}
+{"step": 20, "epoch": 1, "eval_accuracy": 0.85}
+{"step": 30, "epoch": 2, "eval_accuracy": 0.95}
+{"step": 40, "epoch": 3, "eval_accuracy": null}
+{"step": 4)";
+  EXPECT_EQ(epochs_in_log(path, 0.5), 1);
+  EXPECT_EQ(epochs_in_log(path, 0.9), 2);  // within the second epoch
+  EXPECT_EQ(epochs_in_log(path, 0.95), 3);
+  EXPECT_EQ(epochs_in_log(path, 0), 4);
+  EXPECT_THAT(error_of([&] { epochs_in_log(path, 0.97); }),
+              HasSubstr("did not reach target_accuracy = 0.97 in its 4 epochs. Its best accuracy is 0.95."));
+  std::ofstream(path) << "step,loss\n";
+  EXPECT_THAT(error_of([&] { epochs_in_log(path, 0); }), HasSubstr("contains no epoch"));
 }
 
 }  // namespace bellows::train
