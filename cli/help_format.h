@@ -101,6 +101,7 @@ inline std::vector<HelpSection> option_sections(const CLI::App& app, size_t colu
   for (const CLI::Option* option : options) {
     if (option->get_positional()) continue;
     const std::string& group = option->get_group();
+    if (group.empty()) continue;  // not for users
     const bool listed = std::ranges::find(sections, group, &HelpSection::title) != sections.end();
     if (!listed && group != "Options") sections.push_back({group, ""});
     auto section = std::ranges::find(sections, group, &HelpSection::title);

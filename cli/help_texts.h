@@ -227,21 +227,26 @@ Examples:
 
 inline constexpr const char* tune_footer =
     R"(Searches for the best values of recipe keys. STUDY is a YAML file with the recipe, the values of each key (`space`),
-the objective, and constraints that the result must hold. docs/tune.md describes all its keys.
+the objective, and constraints that the result must satisfy. docs/tune.md describes all its keys.
 
 Each trial is a training run in its own process, on its own cores. Trials that crash, or that exceed the limits
 trial_time and trial_memory, are counted and excluded. The best recipe is in best.yaml in --out.
 
 A stopped or killed search continues with --resume. Finished trials are not repeated, and interrupted ones run again.
+To run trials on several machines, start the command with `bellows launch` on each of them.
 
-With --lr-range, the command trains for 100 steps with learning rates from 1e-6 to 10, and suggests the rate at which the
-loss falls fastest.
+With --lr-range, the command trains for 100 steps with learning rates from 1e-6 to 10, and suggests a tenth of the rate
+with the smallest loss.
+
+With --batch-size, the command searches for the largest batch size that fits into memory, and for the fastest one. Memory
+is predicted first, and then verified in processes with a memory limit.
 
 Examples:
   bellows tune digits-study.yaml
   bellows tune digits-study.yaml --jobs 4 --trials 200 --html study.html
   bellows tune digits-study.yaml --resume
   bellows tune digits.yaml --lr-range
+  bellows tune digits.yaml --batch-size --memory 4GB --write-recipe fast.yaml
 )";
 
 inline constexpr const char* distill_footer =

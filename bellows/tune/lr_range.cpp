@@ -34,12 +34,7 @@ double loss_of_step(train::TrainLoop& loop) {
 double suggested_lr(const std::vector<LrRangeStep>& steps) {
   const auto smaller = [](const LrRangeStep& a, const LrRangeStep& b) { return a.smooth_loss < b.smooth_loss; };
   const auto lowest = std::min_element(steps.begin(), steps.end(), smaller);
-  double steepest = 0, rate = 0;
-  for (auto step = steps.begin(); step != lowest && step + 1 != steps.end(); ++step) {
-    const double slope = ((step + 1)->smooth_loss - step->smooth_loss) / std::log((step + 1)->lr / step->lr);
-    if (slope < steepest) steepest = slope, rate = (step + 1)->lr;
-  }
-  return rate;
+  return lowest == steps.begin() || lowest == steps.end() ? 0 : lowest->lr / 10;
 }
 
 LrRange lr_range_test(train::Recipe recipe, const LrRangeOptions& options) {

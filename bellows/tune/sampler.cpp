@@ -33,31 +33,31 @@ std::tuple<int, double, double> trial_rank(const Trial& trial) {
   return {1, -static_cast<double>(step), std::isnan(value) ? HUGE_VAL : value};
 }
 
-/// The probability that a configuration holds the constraints, estimated from the trials so far. If all trials hold them
+/// The probability that a configuration satisfies the constraints, estimated from the trials so far. If all trials satisfy them
 /// or none does, each configuration has the same probability.
 class Feasibility {
  public:
   Feasibility(const SearchSpace& space, const std::vector<Trial>& trials) {
-    std::vector<Assignment> holding, violating;
+    std::vector<Assignment> satisfying, violating;
     for (const Trial& trial : trials) {
       // A pruned trial without a violation has not reported all constrained metrics.
       if (trial.violation > 0 ? !trial.succeeded() : trial.state != TrialState::complete) continue;
-      (trial.violation > 0 ? violating : holding).push_back(trial.values);
+      (trial.violation > 0 ? violating : satisfying).push_back(trial.values);
     }
-    if (holding.empty() || violating.empty()) return;
-    log_odds_ = std::log(static_cast<double>(holding.size()) / static_cast<double>(violating.size()));
-    holding_.emplace(space, holding);
+    if (satisfying.empty() || violating.empty()) return;
+    log_odds_ = std::log(static_cast<double>(satisfying.size()) / static_cast<double>(violating.size()));
+    satisfying_.emplace(space, satisfying);
     violating_.emplace(space, violating);
   }
 
   double log_probability(const Assignment& values) const {
-    if (!holding_) return 0;
-    return -std::log1p(std::exp(violating_->log_density(values) - holding_->log_density(values) - log_odds_));
+    if (!satisfying_) return 0;
+    return -std::log1p(std::exp(violating_->log_density(values) - satisfying_->log_density(values) - log_odds_));
   }
 
  private:
   double log_odds_ = 0;
-  std::optional<ParzenEstimator> holding_, violating_;
+  std::optional<ParzenEstimator> satisfying_, violating_;
 };
 
 class TpeSampler final : public Sampler {

@@ -32,7 +32,7 @@ std::unique_ptr<Sampler> random_sampler();
 /// from the density of the good trials, and returns the one with the largest ratio to the density of the others. Trials
 /// that violate constraints are good only if fewer feasible trials are available. The order is then that of the
 /// violation, so the search first finds feasible configurations and then better ones. The ratio is multiplied by the
-/// estimated probability that the candidate holds the constraints (c-TPE). Running trials count as bad, so that parallel
+/// estimated probability that the candidate satisfies the constraints (c-TPE). Running trials count as bad, so that parallel
 /// trials differ. Failed trials do not count.
 /// Numerics: as good as Optuna's TPESampler at equal numbers of trials (tests/tune/sampler_test.cpp)
 /// Cost:     O(trials × candidates × parameters)

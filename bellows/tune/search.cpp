@@ -4,13 +4,12 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <memory>
 
 #include "bellows/core/error.h"
 #include "bellows/system/file.h"
 #include "bellows/system/stop.h"
+#include "bellows/tune/remote_trial.h"
 #include "bellows/tune/trial_process.h"
 
 namespace bellows::tune {
@@ -20,16 +19,21 @@ namespace {
 /// Trials without the objective after which the search ends, if there is no trial with it.
 constexpr int64_t failures_before_end = 3;
 
-std::string trial_folder(const std::string& folder, int64_t number) {
-  std::array<char, 32> name{};
-  std::snprintf(name.data(), name.size(), "/trial-%04d", static_cast<int>(number));
-  return folder + name.data();
-}
-
 class Search {
  public:
   Search(Study& study, const StudyFile& file, const SearchOptions& options)
-      : study_(study), file_(file), options_(options), cores_(divide_cores(options.jobs)), slots_(cores_.size()) {}
+      : study_(study),
+        file_(file),
+        options_(options),
+        cores_(cores_of(options)),
+        slots_(cores_.size() + options.remote.size()),
+        sent_(options.remote.size()) {}
+
+  ~Search() {
+    for (size_t i = 0; i < sent_.size(); ++i) end_remote_trials(options_.remote[i], sent_[i]);
+  }
+  Search(const Search&) = delete;
+  Search& operator=(const Search&) = delete;
 
   int run() {
     // An earlier run may have been killed after it recorded its best trial and before it wrote the recipe.
@@ -63,8 +67,7 @@ class Search {
     const auto trial = study_.ask();
     if (!trial) return void(exhausted_ = true);
     try {
-      slots_[slot] = std::make_unique<TrialProcess>(file_, *trial, trial_folder(options_.folder, trial->number),
-                                                    TrialProgram{options_.command, cores_[slot]}, signals_);
+      slots_[slot] = begun(slot, *trial);
     } catch (const c10::ValueError& error) {
       std::string words = user_message(error);  // keys that do not fit together
       if (words.ends_with('.')) words.pop_back();
@@ -73,11 +76,20 @@ class Search {
     changed();
   }
 
+  std::unique_ptr<RunningTrial> begun(size_t slot, const Trial& trial) {
+    if (slot < cores_.size()) {
+      return std::make_unique<TrialProcess>(file_, trial, trial_folder(options_.folder, trial.number),
+                                            TrialProgram{options_.command, cores_[slot]}, signals_);
+    }
+    const size_t remote = slot - cores_.size();
+    return remote_trial(options_.remote[remote], sent_[remote]++, trial);
+  }
+
   void wait() {
     std::vector<pollfd> sources = {{signals_.fd(), POLLIN, 0}};
     for (const auto& slot : slots_) {
       if (!slot) continue;
-      for (const int output : slot->process().outputs()) {
+      for (const int output : slot->outputs()) {
         if (output >= 0) sources.push_back({output, POLLIN, 0});
       }
     }
@@ -92,10 +104,10 @@ class Search {
     return stop_requested() ? SIGTERM : 0;  // by a signal before this object existed
   }
 
-  void advance(std::unique_ptr<TrialProcess>& slot) {
+  void advance(std::unique_ptr<RunningTrial>& slot) {
     const bool ended = slot->ended();  // before watch(), which then reads everything that the trial wrote
-    for (const TrialProcess::Report& report : slot->watch()) {
-      if (study_.report(slot->number(), report.step, report.value) && slot->process().running()) {
+    for (const RunningTrial::Report& report : slot->watch()) {
+      if (study_.report(slot->number(), report.step, report.value) && slot->running()) {
         slot->prune();
         break;
       }
@@ -140,11 +152,18 @@ class Search {
   const ptrdiff_t first_ = static_cast<ptrdiff_t>(study_.trials().size());  ///< first trial of this run
   const std::vector<std::vector<int>> cores_;
   const comm::Signals signals_;
-  std::vector<std::unique_ptr<TrialProcess>> slots_;
+  std::vector<std::unique_ptr<RunningTrial>> slots_;  ///< local ones first
+  std::vector<int64_t> sent_;                         ///< number of trials that each remote slot has received
   bool exhausted_ = false;
 };
 
 }  // namespace
+
+std::vector<std::vector<int>> cores_of(const SearchOptions& options) {
+  const std::vector<std::vector<int>> all = divide_cores(options.jobs * options.parts);
+  const auto first = all.begin() + static_cast<ptrdiff_t>(options.jobs * options.part);
+  return {first, first + static_cast<ptrdiff_t>(options.jobs)};
+}
 
 int run_search(Study& study, const StudyFile& file, const SearchOptions& options) {
   return Search(study, file, options).run();

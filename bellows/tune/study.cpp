@@ -111,7 +111,7 @@ void check_options(const StudyOptions& options) {
   options.space.check();
   for (const Constraint& constraint : options.constraints) {
     TORCH_CHECK_VALUE(constraint.at_least <= constraint.at_most, "tune: the constraint of ", constraint.metric,
-                      " cannot hold, because at_least = ", constraint.at_least,
+                      " cannot be satisfied, because at_least = ", constraint.at_least,
                       " is greater than at_most = ", constraint.at_most, ".");
   }
 }
@@ -148,6 +148,19 @@ std::string Constraint::text() const {
          (high ? c10::str(" at most ", at_most) : "");
 }
 
+namespace {
+
+/// Returns the number of trials in a file that may belong to another search, such as "1 trial".
+std::string started_trials(const Journal& journal) {
+  const auto count = std::ranges::count_if(journal.entries(), [](const std::string& entry) {
+    const Json json = Json::parse(entry, nullptr, /*allow_exceptions=*/false);
+    return json.is_object() && json.value("kind", "") == "start";
+  });
+  return c10::str(count, count == 1 ? " trial" : " trials");
+}
+
+}  // namespace
+
 struct Study::Files {
   explicit Files(const std::string& folder) : lock(folder), journal(folder + "/trials.jsonl") {}
   checkpoint::FolderLock lock;
@@ -163,13 +176,13 @@ Study::Study(StudyOptions options, const std::string& folder, bool resume) : opt
   TORCH_CHECK(!failed, "tune: cannot create ", folder, ": ", failed.message(), ".");
   files_ = std::make_unique<Files>(folder);
   const bool started = !files_->journal.entries().empty();
-  TORCH_CHECK_VALUE(!started || resume, "tune: ", folder, " already contains a search with ",
-                    files_->journal.entries().size(), " entries. Resume it (`resume`), or choose another folder.");
-  if (started) {
-    read_entries();
-  } else {
+  if (!started) {
     files_->journal.append(json_text(definition(options_)), true);
+    return;
   }
+  TORCH_CHECK_VALUE(resume, "tune: ", folder, " already contains a search with ", started_trials(files_->journal),
+                    ". Resume it (`resume`), or choose another folder.");
+  read_entries();
 }
 
 Study::~Study() = default;

@@ -21,7 +21,7 @@ struct Constraint {
 
   bool operator==(const Constraint&) const = default;
 
-  /// Returns how far a value is outside of the range, relative to the exceeded bound. 0: the constraint holds.
+  /// Returns how far a value is outside of the range, relative to the exceeded bound. 0: the constraint is satisfied.
   double violation(double value) const;
   std::string text() const;  ///< such as "accuracy at least 0.95"
 };

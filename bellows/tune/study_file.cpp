@@ -215,7 +215,7 @@ void read_constraints(const Place& place, StudyOptions& study) {
     TORCH_CHECK_VALUE(std::isfinite(constraint.at_least) || std::isfinite(constraint.at_most), here.line(), metric,
                       ": expected at_least, at_most or both, got none.");
     TORCH_CHECK_VALUE(constraint.at_least <= constraint.at_most, here.line(), "the constraint of ", metric,
-                      " cannot hold, because at_least is greater than at_most.");
+                      " cannot be satisfied, because at_least is greater than at_most.");
     study.constraints.push_back(constraint);
   });
 }
@@ -247,11 +247,12 @@ void read_recipe(const Place& place, const std::string& folder, StudyFile& file)
 
 void read_limit(const std::string& key, const Place& place, StudyFile& file) {
   const Unit unit = key == "trial_time" ? Unit::time : key == "trial_memory" ? Unit::bytes : Unit::none;
-  const double value = quantity(place, key, unit), least = key == "trials" ? 1 : 0;
-  const bool count = key == "trials" || key == "seed";
+  const double value = quantity(place, key, unit), least = key == "trials" || key == "ranks" ? 1 : 0;
+  const bool count = key == "trials" || key == "seed" || key == "ranks";
   TORCH_CHECK_VALUE(value >= least && value <= 9e15 && (!count || value == std::floor(value)), place.line(), key,
                     ": expected ", count ? "an integer" : "a number", " of at least ", least, ", got ", value, ".");
   if (key == "trials") file.trials = static_cast<int64_t>(value);
+  if (key == "ranks") file.ranks = static_cast<int64_t>(value);
   if (key == "seed") file.study.seed = static_cast<uint64_t>(value);
   if (key == "trial_time") file.trial_seconds = value;
   if (key == "trial_memory") file.trial_bytes = static_cast<int64_t>(value);
@@ -282,8 +283,8 @@ StudyFile read_study(const Place& root, const std::string& folder) {
   TORCH_CHECK_VALUE(node.IsMap(), root.line(), "expected lines of the form `key: value`, such as `space:`.");
   if (node["recipe"].IsDefined()) read_recipe(root.at(node["recipe"]), folder, file);
   each_item(root, "study",
-            {"recipe", "space", "objective", "constraints", "sampler", "halving", "trials", "seed", "trial_time",
-             "trial_memory", "price_per_hour"},
+            {"recipe", "space", "objective", "constraints", "sampler", "halving", "trials", "ranks", "seed",
+             "trial_time", "trial_memory", "price_per_hour"},
             [&](const std::string& key, const Place& place) {
               if (key == "recipe") return;
               if (key == "space") return read_space(place, file);
@@ -298,6 +299,7 @@ StudyFile read_study(const Place& root, const std::string& folder) {
                     ": the search space is empty. Add recipe keys under `space:`.");
   add_target(file, root.where);
   file.study.context = file.recipe.to_yaml() + file.model_config;
+  if (file.ranks > 1) file.study.context += c10::str("ranks: ", file.ranks, "\n");
   if (file.price_per_hour > 0) file.study.context += c10::str("price_per_hour: ", io::float_text(file.price_per_hour));
   return file;
 }

@@ -14,6 +14,7 @@ struct StudyFile {
   StudyOptions study{};
   std::string model_config{};  ///< JSON of the model, if parameters "model.KEY" change it
   int64_t trials = 50;
+  int64_t ranks = 1;          ///< number of ranks of a trial
   double trial_seconds = 0;   ///< time limit of a trial; 0: none
   int64_t trial_bytes = 0;    ///< limit of a trial's memory; 0: none
   double price_per_hour = 0;  ///< of the machine, for the metric cost

@@ -188,7 +188,7 @@ std::string page_heading(const Study& study, const std::string& title) {
   return "<h1>" +
          (best
               ? "Best " + escape_html(study.options().objective) + ": " + shown_number(study.options().metric_of(*best))
-              : std::string(any ? "No trial holds the constraints" : "No trial is complete")) +
+              : std::string(any ? "No trial satisfies the constraints" : "No trial is complete")) +
          "</h1>\n<p class=\"soft\">" + escape_html(title) + ", " + std::to_string(study.finished()) +
          " trials, sampler " + escape_html(study.options().sampler) + escape_html(constraints) + "</p>\n" +
          (best ? "<p>" + escape_html(study.options().space.text(best->values)) + "</p>\n" : "");
@@ -201,8 +201,9 @@ std::string study_page(const Study& study, const std::string& title) {
   std::string page = begin_page("bellows tune: " + title, style) + page_heading(study, title);
   if (!trials.empty()) {
     page +=
-        section("History", "One dot per complete trial. The line is the best trial so far that holds the constraints.",
-                "<div class=\"key\"><span><i class=\"dot\"></i>holds the constraints</span><span><i "
+        section("History",
+                "One dot per complete trial. The line is the best trial so far that satisfies the constraints.",
+                "<div class=\"key\"><span><i class=\"dot\"></i>satisfies the constraints</span><span><i "
                 "class=\"violating\"></i>violates a constraint</span><span><i class=\"best\"></i>best so "
                 "far</span></div>\n" +
                     history_chart(study, trials)) +

@@ -6,10 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <array>
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "bellows/comm/launch/launch_environment.h"
 #include "bellows/core/stats.h"
 #include "bellows/inspect/memory.h"
 #include "bellows/io/tables/number_text.h"
@@ -41,19 +44,58 @@ void fill_folder(const StudyFile& file, const Trial& trial, const std::string& f
 }
 
 std::vector<std::string> prepared_command(const StudyFile& file, const Trial& trial, const std::string& folder,
-                                          std::vector<std::string> command) {
+                                          const TrialProgram& program) {
   fill_folder(file, trial, folder);
-  for (const std::string& word :
-       {std::string("--recipe"), folder + "/recipe.yaml", std::string("--json"), folder + "/result.json"})
-    command.push_back(word);
+  std::vector<std::string> command = program.command;
+  if (!program.recipe_option.empty()) command.push_back(program.recipe_option);
+  command.insert(command.end(), {folder + "/recipe.yaml", "--json", folder + "/result.json"});
   return command;
 }
 
-std::vector<std::string> trial_environment(size_t cores) {
-  std::vector<std::string> variables;
-  for (char** variable = environ; *variable; ++variable) variables.emplace_back(*variable);
-  if (cores > 0 && !std::getenv("OMP_NUM_THREADS")) variables.push_back("OMP_NUM_THREADS=" + std::to_string(cores));
-  return variables;
+/// Whether a launcher sets this variable for its ranks.
+bool is_of_launcher(const std::string& name) {
+  static const std::set<std::string> names = {"RANK",
+                                              "WORLD_SIZE",
+                                              "LOCAL_RANK",
+                                              "LOCAL_WORLD_SIZE",
+                                              "ROLE_RANK",
+                                              "ROLE_WORLD_SIZE",
+                                              "GROUP_RANK",
+                                              "MASTER_ADDR",
+                                              "MASTER_PORT",
+                                              "BELLOWS_TOKEN",
+                                              "BELLOWS_LAUNCHER",
+                                              "BELLOWS_MEMBER",
+                                              "BELLOWS_STORE",
+                                              "SLURM_PROCID",
+                                              "SLURM_NTASKS",
+                                              "SLURM_LOCALID",
+                                              "SLURM_NTASKS_PER_NODE"};
+  return names.contains(name) || name.starts_with("TORCHELASTIC_") || name.starts_with("OMPI_COMM_WORLD_");
+}
+
+/// If this process is a rank, its trials are not, and they do not use the number of threads of a rank.
+/// Params: ranks – number of processes of the trial; their launcher divides the cores
+std::vector<std::string> trial_environment(size_t cores, int64_t ranks) {
+  comm::Variables variables = comm::environment_variables();
+  if (comm::read_launch_environment(variables).world_size > 1) {
+    std::erase_if(variables, [](const auto& variable) { return is_of_launcher(variable.first); });
+    variables.erase("OMP_NUM_THREADS");
+  }
+  if (cores > 0 && ranks == 1) variables.try_emplace("OMP_NUM_THREADS", std::to_string(cores));
+  std::vector<std::string> environment;
+  environment.reserve(variables.size());
+  for (const auto& [name, value] : variables) environment.push_back(c10::str(name, "=", value));
+  return environment;
+}
+
+/// The highest resident memory of a process and of its children together.
+int64_t peak_rss_with_children(pid_t process) {
+  int64_t bytes = inspect::peak_rss_of(process);
+  const std::string number = std::to_string(process);
+  std::ifstream children("/proc/" + number + "/task/" + number + "/children");
+  for (pid_t child = 0; children >> child;) bytes += inspect::peak_rss_of(child);
+  return bytes;
 }
 
 double json_number(const nlohmann::json& json, const char* key) {
@@ -68,8 +110,8 @@ TrialProcess::TrialProcess(const StudyFile& file, const Trial& trial, const std:
     : file_(file),
       number_(trial.number),
       folder_(folder),
-      process_(static_cast<int>(trial.number), prepared_command(file, trial, folder, program.command),
-               trial_environment(program.cores.size()), signals) {
+      process_(static_cast<int>(trial.number), prepared_command(file, trial, folder, program),
+               trial_environment(program.cores.size(), file.ranks), signals) {
   output_.open(folder + "/output.txt");
   set_limits(program.cores);
 }
@@ -98,9 +140,12 @@ void TrialProcess::prune() {
   stop("pruned");
 }
 
-std::vector<TrialProcess::Report> TrialProcess::watch() {
+std::vector<RunningTrial::Report> TrialProcess::watch() {
   process_.read_output(on_line_);
-  if (process_.running()) peak_bytes_ = std::max(peak_bytes_, inspect::peak_rss_of(process_.pid()));
+  if (process_.running()) {
+    const pid_t pid = process_.pid();
+    peak_bytes_ = std::max(peak_bytes_, file_.ranks > 1 ? peak_rss_with_children(pid) : inspect::peak_rss_of(pid));
+  }
   seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   if (file_.trial_bytes > 0 && peak_bytes_ > file_.trial_bytes)
     stop("out of memory: the trial used more than " + format_bytes(static_cast<double>(file_.trial_bytes)));
@@ -151,8 +196,10 @@ std::string TrialProcess::failure() const {
   if (!stopped_.empty()) return stopped_;
   if (process_.exit_code() == 0) return "";
   constexpr std::string_view prefix = "bellows: ";
-  const std::string words =
-      last_error_.starts_with(prefix) ? last_error_.substr(prefix.size()) : "the trial " + process_.how();
+  // `bellows launch` indents the last line of a rank.
+  const size_t at = last_error_.find_first_not_of(' ');
+  const bool has_words = at != std::string::npos && last_error_.compare(at, prefix.size(), prefix) == 0;
+  const std::string words = has_words ? last_error_.substr(at + prefix.size()) : "the trial " + process_.how();
   return words.ends_with('.') ? words.substr(0, words.size() - 1) : words;
 }
 
@@ -164,6 +211,12 @@ TrialResult TrialProcess::result() {
   std::error_code ignored;
   fs::remove_all(folder_ + "/run", ignored);  // checkpoints
   return result;
+}
+
+std::string trial_folder(const std::string& folder, int64_t number) {
+  std::array<char, 32> name{};
+  std::snprintf(name.data(), name.size(), "/trial-%04d", static_cast<int>(number));
+  return folder + name.data();
 }
 
 std::vector<std::vector<int>> divide_cores(int64_t jobs) {

@@ -14,15 +14,44 @@ namespace bellows::tune {
 
 /// The program that trains one recipe. It receives the arguments `--recipe FILE --json FILE`.
 struct TrialProgram {
-  std::vector<std::string> command;  ///< such as {"bellows", "train"}
-  std::vector<int> cores{};          ///< cores on which the process runs; empty: all
+  std::vector<std::string> command;        ///< such as {"bellows", "train"}
+  std::vector<int> cores{};                ///< cores on which the process runs; empty: all
+  std::string recipe_option = "--recipe";  ///< empty: the recipe is an argument without an option
+};
+
+/// A trial that is running, on this machine or on another one.
+/// Threads: not thread-safe
+class RunningTrial {
+ public:
+  /// A value that the run reported.
+  struct Report {
+    int64_t step = 0;  ///< number of the evaluation, starting at 1
+    double value = 0;  ///< smaller is better: the loss, or the negative accuracy
+  };
+
+  RunningTrial() = default;
+  virtual ~RunningTrial() = default;
+  RunningTrial(const RunningTrial&) = delete;
+  RunningTrial& operator=(const RunningTrial&) = delete;
+
+  virtual int64_t number() const = 0;
+  /// File descriptors that become readable when there is news.
+  virtual std::vector<int> outputs() const = 0;
+  /// Returns new reports, and ends the trial if it exceeds a limit. Call this function several times a second.
+  virtual std::vector<Report> watch() = 0;
+  /// Whether the trial has not ended, as far as ended() has noticed.
+  virtual bool running() const = 0;
+  /// Ends the trial because it is not promising.
+  virtual void prune() = 0;
+  /// Returns whether the trial has ended. Call result() then.
+  virtual bool ended() = 0;
+  virtual TrialResult result() = 0;
 };
 
 /// A training run in its own process, with the files of the run in its own folder. The destructor kills the process. If
 /// this process is killed, the trial is killed, too. The out-of-memory killer of the system selects trials before other
 /// processes.
-/// Threads: not thread-safe
-class TrialProcess {
+class TrialProcess final : public RunningTrial {
  public:
   /// Starts the process.
   /// Params: folder – is created and replaced
@@ -31,22 +60,13 @@ class TrialProcess {
   TrialProcess(const StudyFile& file, const Trial& trial, const std::string& folder, const TrialProgram& program,
                const comm::Signals& signals);
 
-  int64_t number() const { return number_; }
-  const comm::RankProcess& process() const { return process_; }
-
-  /// A value that the run reported.
-  struct Report {
-    int64_t step = 0;  ///< number of the evaluation, starting at 1
-    double value = 0;  ///< smaller is better: the loss, or the negative accuracy
-  };
-  /// Reads the output and new reports, and kills the process if it exceeds a limit. Call this function several times a
-  /// second.
-  std::vector<Report> watch();
-  /// Ends the process because it is not promising.
-  void prune();
-  /// Returns whether the process has ended. Call result() then.
-  bool ended();
-  TrialResult result();
+  int64_t number() const override { return number_; }
+  std::vector<int> outputs() const override { return {process_.outputs().begin(), process_.outputs().end()}; }
+  std::vector<Report> watch() override;
+  bool running() const override { return process_.running(); }
+  void prune() override;
+  bool ended() override;
+  TrialResult result() override;
 
  private:
   void set_limits(const std::vector<int>& cores) const;
@@ -72,6 +92,9 @@ class TrialProcess {
   };
   comm::RankProcess process_;
 };
+
+/// Returns the folder of a trial, such as "study/trial-0007".
+std::string trial_folder(const std::string& folder, int64_t number);
 
 /// Returns the cores of each of `jobs` parallel trials. The cores that this process may use are divided evenly. If there
 /// are more trials than cores, several trials share a core.

@@ -2,9 +2,14 @@
 #include <cmath>
 #include <filesystem>
 
+#include "bellows/comm/launch/launch_environment.h"
+#include "bellows/comm/rendezvous/rendezvous.h"
 #include "bellows/core/error.h"
 #include "bellows/core/stats.h"
 #include "bellows/system/file.h"
+#include "bellows/system/machine.h"
+#include "bellows/system/stop.h"
+#include "bellows/tune/batch_size.h"
 #include "bellows/tune/lr_range.h"
 #include "bellows/tune/search.h"
 #include "bellows/tune/study_page.h"
@@ -42,10 +47,16 @@ std::string study_folder(const TuneArguments& arguments) {
   return (path.parent_path() / path.stem()).string();
 }
 
-std::vector<std::string> trial_command(const std::vector<std::string>& plugins) {
+/// Returns a command of this program, such as {"/usr/bin/bellows", "train"}. With several ranks, it is a command of
+/// `bellows launch`.
+std::vector<std::string> own_command(const std::vector<std::string>& words, const std::vector<std::string>& plugins,
+                                     int64_t ranks = 1) {
   std::error_code failed;
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe", failed).string();
-  std::vector<std::string> command = {failed ? "bellows" : program, "train"};
+  const std::string path = std::filesystem::read_symlink("/proc/self/exe", failed).string(),
+                    program = failed ? "bellows" : path;
+  std::vector<std::string> command = {program};
+  if (ranks > 1) command.insert(command.end(), {"launch", "-n", std::to_string(ranks), "--", program});
+  command.insert(command.end(), words.begin(), words.end());
   for (const std::string& plugin : plugins) command.insert(command.end(), {"--plugin", plugin});
   return command;
 }
@@ -130,7 +141,7 @@ std::string result_text(const Study& study, const StudyFile& file, const std::st
       constraints += (constraints.empty() ? "" : ", ") + constraint.text();
     const bool any = std::any_of(study.trials().begin(), study.trials().end(),
                                  [](const Trial& trial) { return trial.state == TrialState::complete; });
-    return text + wrapped(any ? "No trial holds the constraints: " + constraints + "." : "No trial is complete.") +
+    return text + wrapped(any ? "No trial satisfies the constraints: " + constraints + "." : "No trial is complete.") +
            table_of(study);
   }
   return text + wrapped("Best: " + trial_text(study, *best) + ".") + table_of(study) +
@@ -189,13 +200,162 @@ int run_lr_range(const TuneArguments& arguments) {
   return range.suggested > 0 ? exit_done : exit_failed;
 }
 
+/// A folder for the files of trials, which is deleted with the object.
+class TrialFolder {
+ public:
+  TrialFolder() : path_((std::filesystem::temp_directory_path() / "bellows-tune-XXXXXX").string()) {
+    TORCH_CHECK(mkdtemp(path_.data()), "tune: cannot create ", path_, ": ", errno_message(errno), ".");
+  }
+  ~TrialFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TrialFolder(const TrialFolder&) = delete;
+  TrialFolder& operator=(const TrialFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::string bytes_text(int64_t bytes) {
+  return bytes > 0 ? format_bytes(static_cast<double>(bytes)) : "-";
+}
+
+std::string batch_text(const tune::BatchSearch& search, int64_t memory) {
+  std::string text =
+      pad_left("batch size", 12) + pad_left("predicted", 13) + pad_left("peak", 13) + pad_left("samples/s", 13) + "\n";
+  std::vector<tune::BatchTrial> trials = search.trials;
+  std::ranges::sort(trials, {}, &tune::BatchTrial::batch_size);
+  for (const tune::BatchTrial& trial : trials) {
+    text += pad_left(std::to_string(trial.batch_size), 12) + pad_left(bytes_text(trial.predicted_bytes), 13) +
+            pad_left(bytes_text(trial.peak_bytes), 13) +
+            pad_left(trial.fits() ? brief_number(trial.samples_per_s) : "too large", 13) + "\n";
+  }
+  if (search.largest == 0) return text + wrapped("No batch size fits into " + bytes_text(memory) + ".");
+  const bool all = search.largest == search.tested_up_to;
+  return text +
+         wrapped(c10::str("Largest batch size that fits into ", bytes_text(memory), ": ", search.largest,
+                          all ? " (no larger one was considered)" : "", ".")) +
+         wrapped(c10::str("Fastest batch size: ", search.fastest, "."));
+}
+
+std::string batch_json(const tune::BatchSearch& search, int64_t memory, const std::string& recipe) {
+  nlohmann::ordered_json json{{"memory_bytes", memory}};
+  const auto known = [](const auto& value, bool is_known) {
+    return is_known ? nlohmann::ordered_json(value) : nullptr;
+  };
+  json["largest"] = known(search.largest, search.largest > 0);
+  json["fastest"] = known(search.fastest, search.fastest > 0);
+  json["recipe"] = known(recipe, !recipe.empty());
+  json["trials"] = nlohmann::ordered_json::array();
+  for (const tune::BatchTrial& trial : search.trials) {
+    json["trials"].push_back({{"batch_size", trial.batch_size},
+                              {"predicted_bytes", trial.predicted_bytes},
+                              {"peak_bytes", known(trial.peak_bytes, trial.peak_bytes > 0)},
+                              {"samples_per_s", known(trial.samples_per_s, trial.fits())},
+                              {"failure", trial.failure}});
+  }
+  return json_text(json);
+}
+
+int run_measure_batch(const TuneArguments& arguments) {
+  const std::string json = tune::measured_batch_json(load_recipe(arguments.study));
+  write_json(arguments.json, json + "\n");
+  return exit_done;
+}
+
+int run_batch_size(const TuneArguments& arguments) {
+  train::Recipe recipe = load_recipe(arguments.study);
+  check_usable(recipe);
+  for (const std::string& file : {std::string(arguments.json), arguments.write_recipe}) check_output_file(file);
+  const auto available = static_cast<double>(this_machine().memory_available_bytes);
+  const auto memory = arguments.memory > 0 ? static_cast<int64_t>(arguments.memory) : std::llround(0.9 * available);
+  const TrialFolder folder;
+  Terminal terminal;
+  const tune::BatchSearch search =
+      tune::search_batch_sizes(recipe, folder.path(), own_command({"tune", "--measure-batch"}, arguments.plugins),
+                               memory, [&](const tune::BatchTrial& trial) {
+                                 terminal.status(c10::str("tune: tried batch size ", trial.batch_size), "");
+                               });
+  if (search.signal != 0) print_error("stopped on request.");
+  if (search.signal != 0) return 128 + search.signal;
+  recipe.batch_size = search.fastest, recipe.batch_size_per_rank = 0;
+  const std::string fitting = search.fastest > 0 ? recipe.to_yaml() : "";
+  if (arguments.json != "-") terminal.print(batch_text(search, memory));
+  if (!arguments.write_recipe.empty() && !fitting.empty()) write_text_file(arguments.write_recipe, fitting);
+  write_json(arguments.json, batch_json(search, memory, fitting));
+  return search.largest > 0 ? exit_done : exit_failed;
+}
+
+/// The processes of a search: rank 0 runs the search, and the other ranks run trials for it.
+struct TuneRanks {
+  comm::LaunchEnvironment place = comm::read_launch_environment();
+  std::optional<comm::Store> store{};  ///< empty if there is only one process
+
+  std::string left_key(int rank) const { return "left/" + std::to_string(rank); }
+};
+
+/// Meets the other ranks.
+/// Throws: UsageError if they have another study file
+TuneRanks meet_tune_ranks(const TuneArguments& arguments, const StudyFile& file) {
+  constexpr double join_timeout_s = 300, study_timeout_s = 60;
+  TuneRanks ranks;
+  if (ranks.place.world_size == 1) return ranks;
+  ranks.store =
+      comm::meet(ranks.place, 0, join_timeout_s, [] { throw_if_stopped("waiting for the other ranks"); }).store;
+  const std::string study = read_text_file(arguments.study) + file.study.context;
+  if (ranks.place.rank == 0) ranks.store->set("study", study);
+  const std::optional<std::string> of_first = ranks.store->wait_for("study", study_timeout_s);
+  if (of_first != study) {
+    throw UsageError(c10::str("tune: ", arguments.study, " or its recipe differs between rank 0 and rank ",
+                              ranks.place.rank, ". Copy both to all nodes."));
+  }
+  return ranks;
+}
+
+tune::SearchOptions search_options(const TuneArguments& arguments, const StudyFile& file, const TuneRanks& ranks) {
+  tune::SearchOptions options{.folder = study_folder(arguments),
+                              .command = own_command({"train"}, arguments.plugins, file.ranks),
+                              .jobs = arguments.jobs,
+                              .part = ranks.place.local_rank,
+                              .parts = ranks.place.local_world_size};
+  for (int rank = 1; ranks.place.rank == 0 && rank < ranks.place.world_size; ++rank) {
+    const std::vector<comm::Store> slots = tune::remote_slots(*ranks.store, rank, arguments.jobs);
+    options.remote.insert(options.remote.end(), slots.begin(), slots.end());
+  }
+  return options;
+}
+
+/// Runs trials for the search of rank 0.
+int run_tune_rank(const TuneArguments& arguments, const StudyFile& file, const TuneRanks& ranks) {
+  const Interrupt interrupt("ending the trials");
+  const int rank = ranks.place.rank;
+  const int signal = tune::serve_trials(file, search_options(arguments, file, ranks),
+                                        tune::remote_slots(*ranks.store, rank, arguments.jobs));
+  ranks.store->set(ranks.left_key(rank), "");
+  return signal == 0 ? exit_done : 128 + signal;
+}
+
+/// The process of rank 0 may serve the store, so it leaves last.
+void wait_for_tune_ranks(const TuneRanks& ranks) {
+  constexpr double leave_timeout_s = 10;
+  for (int rank = 1; rank < ranks.place.world_size; ++rank)
+    ranks.store->wait_for(ranks.left_key(rank), leave_timeout_s);
+}
+
 }  // namespace
 
 int run_tune(const TuneArguments& arguments) {
-  check_alone("tune", "", "Use --jobs for parallel trials.");
-  if (arguments.lr_range) return run_lr_range(arguments);
+  if (arguments.measure_batch) return run_measure_batch(arguments);
+  if (arguments.batch_size || arguments.lr_range) {
+    check_alone("tune", " with --batch-size and --lr-range", "Start it without a launcher.");
+    return arguments.lr_range ? run_lr_range(arguments) : run_batch_size(arguments);
+  }
   const StudyFile file = study_file(arguments);
   const std::string folder = study_folder(arguments);
+  const TuneRanks ranks = meet_tune_ranks(arguments, file);
+  if (ranks.place.rank > 0) return run_tune_rank(arguments, file, ranks);
   check_output_file(arguments.json);
   check_output_file(arguments.html);
   Study study(file.study, folder, arguments.resume);
@@ -204,12 +364,11 @@ int run_tune(const TuneArguments& arguments) {
   int signal = 0;
   {
     Terminal terminal;
-    signal = run_search(study, file,
-                        {.folder = folder,
-                         .command = trial_command(arguments.plugins),
-                         .jobs = arguments.jobs,
-                         .on_change = [&](const Study& now) { show_progress(terminal, now, file.trials); }});
+    tune::SearchOptions options = search_options(arguments, file, ranks);
+    options.on_change = [&](const Study& now) { show_progress(terminal, now, file.trials); };
+    signal = run_search(study, file, options);
   }
+  if (ranks.store) wait_for_tune_ranks(ranks);
   if (arguments.json != "-") print_result(result_text(study, file, folder));
   if (!arguments.html.empty()) write_text_file(arguments.html, study_page(study, arguments.study));
   write_json(arguments.json, study_json(study, file, folder));

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "bellows/comm/rendezvous/store.h"
 #include "bellows/system/file.h"
 #include "failure.h"
 #include "process.h"
@@ -40,12 +41,12 @@ TEST(TuneCommand, FindsTheBetterRateAndResumes) {
   EXPECT_THAT(read_text_file(page), HasSubstr("Best accuracy"));
 }
 
-TEST(TuneCommand, StatesThatNoTrialHoldsTheConstraints) {
+TEST(TuneCommand, StatesThatNoTrialSatisfiesTheConstraints) {
   const Scratch folder;
   std::ofstream(folder / "s.yaml") << study_text("constraints: {accuracy: {at_least: 0.9999}}\ntrials: 1\n");
   const Outcome outcome = run_bellows({"tune", folder / "s.yaml", "--out", folder / "out"});
   EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.out, HasSubstr("No trial holds the constraints: accuracy at least 0.9999"));
+  EXPECT_THAT(outcome.out, HasSubstr("No trial satisfies the constraints: accuracy at least 0.9999"));
   EXPECT_THAT(outcome.out, HasSubstr("Trials: 1 complete (1 outside of the constraints)"));
 }
 
@@ -55,6 +56,52 @@ TEST(TuneCommand, SuggestsALearningRate) {
   const Outcome outcome = run_bellows({"tune", folder / "digits.yaml", "--lr-range"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("Suggested: lr: "));
+}
+
+TEST(TuneCommand, FindsABatchSizeThatFits) {
+  const Scratch folder;
+  std::ofstream(folder / "digits.yaml") << "data: " << digits() << "\nmodel: mlp\nbatch_size: 64\nnum_workers: 0\n";
+  const Outcome outcome =
+      run_bellows({"tune", folder / "digits.yaml", "--batch-size", "--json", "--write-recipe", folder / "fast.yaml"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["largest"], 1438);  // all samples
+  const int64_t fastest = json["fastest"];
+  EXPECT_THAT(read_text_file(folder / "fast.yaml"), HasSubstr("batch_size: " + std::to_string(fastest) + "\n"));
+  EXPECT_GT(json["trials"][0]["peak_bytes"], 20e6);
+  expect_failure(run_bellows({"tune", folder / "digits.yaml", "--batch-size", "--jobs", "2"}), 2, "--jobs");
+  expect_failure(run_bellows({"tune", folder / "digits.yaml", "--memory", "1GB"}), 2, "--batch-size");
+}
+
+TEST(TuneCommand, TrialsRunOnSeveralNodes) {
+  const Scratch folder;
+  const std::string file = folder / "rates.yaml", json = folder / "result.json";
+  std::ofstream(file) << study_text();
+  const std::string port = std::to_string(comm::Store::serve("127.0.0.1", 0).port());
+  const auto node = [&](const std::string& rank) {
+    return Launch{
+        .arguments = {"launch", "-n", "1", "--nnodes", "2", "--node-rank", rank, "--rdzv", "127.0.0.1:" + port, "--",
+                      BELLOWS_BIN_DIR "/bellows", "tune", file, "--out", folder / ("node" + rank), "--json", json},
+        .environment = {"BELLOWS_TOKEN=secret"}};
+  };
+  Process first(node("0")), second(node("1"));
+  const Outcome of_first = first.finish(), of_second = second.finish();
+  EXPECT_EQ(of_first.exit_code, 0) << of_first.err;
+  EXPECT_EQ(of_second.exit_code, 0) << of_second.err;
+  EXPECT_EQ(nlohmann::json::parse(read_text_file(json))["best"]["values"]["lr"], "0.05");
+  EXPECT_TRUE(std::filesystem::exists(folder / "node0/trial-0000/result.json"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "node1/trial-0001/result.json"));
+}
+
+TEST(TuneCommand, ATrialCanHaveSeveralRanks) {
+  const Scratch folder;
+  std::ofstream(folder / "s.yaml") << study_text("ranks: 2\ntrials: 1\n");
+  const Outcome outcome = run_bellows({"tune", folder / "s.yaml", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_GT(nlohmann::json::parse(outcome.out)["best"]["metrics"]["peak_memory"], 200e6);  // of both ranks
+  EXPECT_THAT(read_text_file(folder / "s/trial-0000/output.txt"), HasSubstr("[rank 0]"));
+  std::ofstream(folder / "zero.yaml") << study_text("ranks: 0\n");
+  expect_failure(run_bellows({"tune", folder / "zero.yaml"}), 2, "ranks: expected an integer of at least 1, got 0");
 }
 
 TEST(TuneCommand, RejectsUnusableStudies) {

@@ -43,14 +43,17 @@ double loss_after_training(double lr) {
 
 }  // namespace
 
-TEST(LrRange, FindsTheSteepestPart) {
+// fastai.callback.schedule.minimum of fastai 2.8: lrs[losses.argmin()].item() / 10
+TEST(LrRange, SuggestsATenthOfTheBestRate) {
   std::vector<LrRangeStep> steps;
-  // A logistic curve from 2.3 to 0.3, whose steepest point is 0.01, and then a rise.
+  // A logistic curve from 2.3 to 0.3, and then a rise: the loss is smallest at 1.
   for (int i = 0; i <= 60; ++i) {
     const double decades = -5 + i * 0.1, loss = 0.3 + 2 / (1 + std::exp(3 * (decades + 2)));
-    steps.push_back({std::pow(10, decades), loss, decades > 0 ? loss + decades : loss});
+    steps.push_back({std::pow(10, decades), loss, decades > 1e-9 ? loss + decades : loss});
   }
-  EXPECT_NEAR(std::log10(suggested_lr(steps)), -2, 0.11);  // one step
+  EXPECT_NEAR(suggested_lr(steps), 0.1, 1e-12);
+  steps.resize(20);  // the loss still falls at 10^-3.1
+  EXPECT_NEAR(suggested_lr(steps), std::pow(10, -4.1), 1e-12);
   EXPECT_EQ(suggested_lr({{0.1, 1, 1}, {1, 2, 2}}), 0);
   EXPECT_EQ(suggested_lr({}), 0);
 }
@@ -62,6 +65,7 @@ TEST(LrRange, SuggestsARateThatTrainsWell) {
   EXPECT_LT(range.steps.size(), 80u);
   EXPECT_DOUBLE_EQ(range.steps.front().lr, 1e-5);
   ASSERT_GT(range.suggested, 0);
+  EXPECT_LT(range.suggested, range.steps.back().lr / 10);  // far from the rate at which training diverges
   const double at_suggested = loss_after_training(range.suggested);
   EXPECT_LT(at_suggested, loss_after_training(range.suggested / 100));
   EXPECT_FALSE(at_suggested > loss_after_training(range.suggested * 100));  // NaN if it diverges

@@ -9,11 +9,15 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <random>
 #include <set>
 
+#include "bellows/comm/rendezvous/store.h"
 #include "bellows/core/error.h"
 #include "bellows/system/file.h"
 #include "bellows/tune/trial_process.h"
+#include "tests/support/slow_tests.h"
 #include "tests/support/temporary_folder.h"
 
 namespace bellows::tune {
@@ -47,6 +51,19 @@ class SearchTest : public ::testing::Test {
   const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
 };
+
+/// Runs `action` in a process of its own and returns its ID.
+pid_t forked(const std::function<void()>& action) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  alarm(60);
+  try {
+    action();
+  } catch (...) {  // must not continue with the other tests
+    _exit(1);
+  }
+  _exit(0);
+}
 
 constexpr const char* reports_lr = "echo \"{\\\"eval_accuracy\\\": $lr, \\\"eval_loss\\\": 1}\" > $4";
 
@@ -140,17 +157,10 @@ TEST_F(SearchTest, ResumesAfterAKill) {
       .folder = folder,
       .command = command("if [ $lr = 0.2 ] && [ ! -e " + mark + " ]; then echo $$ > " + mark + ".tmp; mv " + mark +
                          ".tmp " + mark + "; exec sleep 1000; fi\n" + reports_lr)};
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(60);
-    try {
-      Study study(file.study, folder, false);
-      run_search(study, file, options);
-    } catch (...) {  // must not continue with the other tests
-      _exit(1);
-    }
-    _exit(0);
-  }
+  const pid_t child = forked([&] {
+    Study study(file.study, folder, false);
+    run_search(study, file, options);
+  });
   while (!std::filesystem::exists(mark)) {
     ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "the search ended before it was killed";
     usleep(1000);
@@ -167,6 +177,118 @@ TEST_F(SearchTest, ResumesAfterAKill) {
                           [](const Trial& t) { return t.state == TrialState::interrupted; }),
             1);
   EXPECT_EQ(best_trial(study.trials())->metrics.at("accuracy"), 0.3);
+}
+
+namespace {
+
+/// The results of complete trials, by configuration.
+std::map<double, double> complete_trials(const Study& study) {
+  std::map<double, double> results;
+  for (const Trial& trial : study.trials()) {
+    if (trial.state == TrialState::complete)
+      EXPECT_TRUE(results.emplace(trial.values[0], trial.objective).second) << "configuration " << trial.values[0];
+  }
+  return results;
+}
+
+}  // namespace
+
+// 3 kills at random moments; 20 with script/test --slow.
+TEST_F(SearchTest, KillsLoseNoFinishedTrial) {
+  const int kills = slow_tests() ? 20 : 3;
+  std::string rates;
+  const int trials = 8 * kills;
+  for (int i = 1; i <= trials; ++i) rates += (i > 1 ? ", " : "") + std::to_string(i);
+  const StudyFile file = parse_study(
+      "space:\n  lr: [" + rates + "]\nsampler: grid\ntrials: " + std::to_string(trials) + "\n", "study.yaml");
+  const std::string folder = folder_ + "/study";
+  const SearchOptions options{
+      .folder = folder, .command = command(std::string("sleep 0.03\n") + reports_lr), .jobs = 2};
+  std::map<double, double> before;
+  std::mt19937 random(7);
+  for (int kill_number = 0; kill_number < kills; ++kill_number) {
+    const pid_t child = forked([&] {
+      Study study(file.study, folder, kill_number > 0);
+      run_search(study, file, options);
+    });
+    const auto finished = [&] {
+      std::ifstream journal(folder + "/trials.jsonl");
+      size_t count = 0;
+      for (std::string line; std::getline(journal, line);) count += line.find("\"kind\":\"end\"") != line.npos;
+      return count;
+    };
+    while (finished() <= before.size()) {
+      ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "the search ended before it was killed";
+      usleep(1000);
+    }
+    usleep(std::uniform_int_distribution<useconds_t>(0, 60000)(random));
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    const Study study(file.study, folder, true);
+    const std::map<double, double> now = complete_trials(study);
+    EXPECT_GT(now.size(), before.size());
+    for (const auto& [values, objective] : before) EXPECT_EQ(now.at(values), objective);
+    before = now;
+  }
+  Study study(file.study, folder, true);
+  EXPECT_EQ(run_search(study, file, options), 0);
+  EXPECT_EQ(complete_trials(study).size(), static_cast<size_t>(trials));
+}
+
+// Two processes run trials: this one, and a child that serves a slot. Both report their evaluations.
+TEST_F(SearchTest, OtherProcessesRunTrials) {
+  const StudyFile file = study("halving: {first_rung: 100, factor: 2}\n");
+  const std::string log =
+      "mkdir -p $folder/run; for step in 1 2; do echo \"{\\\"step\\\": $step, \\\"eval_loss\\\": 1, "
+      "\\\"eval_accuracy\\\": $lr}\" >> $folder/run/log.jsonl; done\n";
+  const SearchOptions options{
+      .folder = folder_, .command = command("echo $PPID >> " + folder_ + "/parents; sleep 0.2\n" + log + reports_lr)};
+  const pid_t child = forked([&] {
+    const comm::Store store = comm::Store::in_file(folder_ + "/store", 2);
+    if (serve_trials(file, options, remote_slots(store, 1, 1)) != 0) _exit(1);
+  });
+  const comm::Store store = comm::Store::in_file(folder_ + "/store", 2);
+  SearchOptions with_remote = options;
+  with_remote.remote = remote_slots(store, 1, 1);
+  Study study(file.study, "", false);
+  EXPECT_EQ(run_search(study, file, with_remote), 0);
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(study.finished(), 3);
+  for (const Trial& trial : study.trials()) {
+    EXPECT_EQ(trial.state, TrialState::complete) << trial.failure;
+    EXPECT_EQ(trial.reports.size(), 2u);
+    EXPECT_GT(trial.metrics.at("peak_memory"), 0);
+  }
+  EXPECT_EQ(best_trial(study.trials())->metrics.at("accuracy"), 0.3);
+  std::set<pid_t> parents;
+  std::ifstream list(folder_ + "/parents");
+  for (pid_t parent = 0; list >> parent;) parents.insert(parent);
+  EXPECT_EQ(parents, (std::set<pid_t>{getpid(), child}));
+}
+
+// The trial of the other process runs when the search stops, and ends with it.
+TEST_F(SearchTest, ASearchThatStopsEndsTheTrialsOfOtherProcesses) {
+  const StudyFile file = study();
+  const SearchOptions options{.folder = folder_,
+                              .command = command("if mkdir " + folder_ +
+                                                 "/first; then exec sleep 1000; fi\n"
+                                                 "while [ ! -e " +
+                                                 folder_ + "/first ]; do sleep 0.01; done; kill -TERM " +
+                                                 std::to_string(getpid()) + "; exec sleep 1000")};
+  const pid_t child = forked([&] {
+    const comm::Store store = comm::Store::in_file(folder_ + "/store", 2);
+    serve_trials(file, options, remote_slots(store, 1, 1));
+  });
+  const comm::Store store = comm::Store::in_file(folder_ + "/store", 2);
+  SearchOptions with_remote = options;
+  with_remote.remote = remote_slots(store, 1, 1);
+  Study study(file.study, "", false);
+  EXPECT_EQ(run_search(study, file, with_remote), SIGTERM);
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(SearchTest, StopsOnASignal) {

@@ -109,7 +109,8 @@ TEST(StudyFile, RejectsOtherUnusableSettings) {
   EXPECT_THAT(study_problem(space + "objective: [a]"), HasSubstr("objective: expected a metric"));
   EXPECT_THAT(study_problem(space + "objective: time_to_target"), HasSubstr("needs the recipe key target_accuracy"));
   EXPECT_THAT(study_problem(space + "objective: cost"), HasSubstr("needs price_per_hour"));
-  EXPECT_THAT(study_problem(space + "constraints: {accuracy: {at_least: 2, at_most: 1}}"), HasSubstr("cannot hold"));
+  EXPECT_THAT(study_problem(space + "constraints: {accuracy: {at_least: 2, at_most: 1}}"),
+              HasSubstr("cannot be satisfied"));
   EXPECT_THAT(study_problem(space + "constraints: {peak_memory: {at_most: 2 GiX}}"), HasSubstr("such as 0.95, 2GB"));
   EXPECT_THAT(study_problem(space + "halving: {factor: 1}"),
               HasSubstr("halving.factor: expected an integer of at lea"));

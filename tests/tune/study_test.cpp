@@ -134,7 +134,8 @@ TEST_F(StudyTest, RejectsFoldersThatItCannotUse) {
     run_trials(study, 2, mixed_loss);
     EXPECT_THAT(failure_of([&] { Study(mixed_study(), folder_, true); }), HasSubstr("another run"));
   }
-  EXPECT_THAT(failure_of([&] { Study(mixed_study(), folder_, false); }), HasSubstr("already contains a search"));
+  EXPECT_THAT(failure_of([&] { Study(mixed_study(), folder_, false); }),
+              HasSubstr("already contains a search with 2 trials."));
   EXPECT_THAT(failure_of([&] { Study(mixed_study("random"), folder_, true); }), HasSubstr("differs in its sampler"));
   StudyOptions other = mixed_study();
   other.space.parameters[1].high = 13;
@@ -152,7 +153,7 @@ TEST_F(StudyTest, RejectsUnusableOptions) {
   StudyOptions contradictory = mixed_study();
   contradictory.constraints = {{.metric = "accuracy", .at_least = 0.9, .at_most = 0.8}};
   EXPECT_THAT(failure_of([&] { Study(contradictory, "", false); }),
-              HasSubstr("the constraint of accuracy cannot hold"));
+              HasSubstr("the constraint of accuracy cannot be satisfied"));
   StudyOptions large{.space = {{integer("a", 0, 1e9)}}, .sampler = "grid"};
   EXPECT_THAT(failure_of([&] { Study(large, "", false); }), HasSubstr("the grid has 1000000001 configurations"));
 }
