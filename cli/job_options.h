@@ -32,7 +32,7 @@ void add_job(CLI::App* verb, Arguments& arguments) {
         ->type_name("PATH");
   }
   verb->add_option("--model", arguments.model,
-                   "Model: a registered name, a TorchScript file or a config.json [default: from the recipe]")
+                   "Model: a registered name, or a TorchScript, .pt2 or config.json file [default: from the recipe]")
       ->type_name("NAME|FILE");
   add_plugins(verb, arguments.plugins);
   verb->add_option("--set", arguments.set,

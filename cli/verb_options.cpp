@@ -237,7 +237,7 @@ void add_trained(CLI::App* verb, TrainedArguments& arguments) {
       ->type_name("DIR");
   verb->add_option("--recipe", arguments.recipe, "Recipe with which the weights were trained")->type_name("FILE");
   verb->add_option("--model", arguments.model,
-                   "Model: a registered name, a TorchScript file or a config.json [default: from the recipe]")
+                   "Model: a registered name, or a TorchScript, .pt2 or config.json file [default: from the recipe]")
       ->type_name("NAME|FILE");
   verb->add_option("--weights", arguments.weights,
                    "Weights: a safetensors file (also from `bellows quantize`), a torch.save file or a checkpoint "
@@ -426,7 +426,7 @@ namespace {
 void add_student(CLI::App* verb, DistillArguments& arguments) {
   begin_group(verb, "Student");
   verb->add_option("--student", arguments.student,
-                   "Model that learns: a registered name, a TorchScript file or a config.json")
+                   "Model that learns: a registered name, or a TorchScript, .pt2 or config.json file")
       ->type_name("NAME|FILE");
   verb->add_option("--recipe", arguments.recipe,
                    "Settings of the student's training [default: the recipe of the teacher]")

@@ -86,6 +86,7 @@ TEST(Replay, FixedMutationsOfSmallTexts) {
            Target{"quant_file", quant_file},
            Target{"quant_checkpoint", quant_checkpoint},
            Target{"teacher_cache", teacher_cache},
+           Target{"exported_program", exported_program},
 #ifdef BELLOWS_HAS_SERVE
            Target{"infer_request", infer_request},
            Target{"serve_config", serve_config},
