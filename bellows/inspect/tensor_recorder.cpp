@@ -15,8 +15,10 @@ namespace bellows::inspect {
 
 namespace {
 
+/// Returns null if the tensor has no memory, such as a parameter that ZeRO-3 has freed, whose data() would throw.
 const void* block_of(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.has_storage() ? tensor.storage().data() : nullptr;
+  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
+  return tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
 }
 
 constexpr int64_t still_alive = std::numeric_limits<int64_t>::max();
