@@ -31,7 +31,7 @@ constexpr double least_gain = 1.05, batch_tolerance = 1.05;
 constexpr double least_difference = 0.05;  ///< share of the memory, from which on two trials correct the prediction
 constexpr double least_factor = 0.01;
 constexpr int64_t most_batch = 1 << 20;
-constexpr int64_t untimed_batch_steps = 2, least_timed_steps = 2, most_timed_steps = 10;
+constexpr int64_t untimed_batch_steps = 1, least_timed_steps = 1, most_timed_steps = 10;
 constexpr double timed_seconds = 1;
 
 /// The state of a search for the largest and the fastest batch.

@@ -140,7 +140,7 @@ TEST(PlanCommand, ComparesTheCostOnOtherMachines) {
   std::istringstream lines(outcome.out);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 80u) << line;
   const auto json = nlohmann::json::parse(whole_file(folder / "p.json"));
-  EXPECT_DOUBLE_EQ(json["cost_per_sample"], 0.002 * 0.05 / (4 * 32));  // a step has four batches
+  EXPECT_DOUBLE_EQ(json["cost_per_sample"].get<double>(), 0.002 * 0.05 / (4 * 32));  // a step has four batches
   const auto& machines = json["machines"];
   EXPECT_EQ(machines["cheapest"], "large");
   EXPECT_FALSE(machines["rows"][0]["fits"].get<bool>());
