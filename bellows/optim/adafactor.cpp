@@ -5,47 +5,21 @@
 #include "bellows/core/error.h"
 #include "bellows/optim/fused/adafactor_op.h"
 #include "bellows/optim/optimizer_internals.h"
+#include "bellows/optim/state/archive.h"
 
 namespace bellows::optim {
 
 void AdafactorGroupOptions::serialize(torch::serialize::OutputArchive& archive) const {
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(lr);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(eps);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(clip_threshold);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(decay_rate);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(beta1);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(weight_decay);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(scale_parameter);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(relative_step);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(warmup_init);
+  write_fields(archive, *this);
 }
-
 void AdafactorGroupOptions::serialize(torch::serialize::InputArchive& archive) {
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, lr);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(Eps, eps);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, clip_threshold);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, decay_rate);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, beta1);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, weight_decay);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(bool, scale_parameter);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(bool, relative_step);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(bool, warmup_init);
+  read_fields(archive, *this);
 }
-
 void AdafactorParamState::serialize(torch::serialize::OutputArchive& archive) const {
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(step);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(exp_avg_sq_row);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(exp_avg_sq_col);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(exp_avg_sq);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(exp_avg);
+  write_fields(archive, *this);
 }
-
 void AdafactorParamState::serialize(torch::serialize::InputArchive& archive) {
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(int64_t, step);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, exp_avg_sq_row);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, exp_avg_sq_col);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, exp_avg_sq);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, exp_avg);
+  read_fields(archive, *this);
 }
 
 std::vector<int64_t> AdafactorParamState::sizes_of(std::string_view name, const at::Tensor& p) {
@@ -132,25 +106,10 @@ void adafactor_loop(torch::optim::Optimizer& optimizer, const at::Tensor& p, con
   if (!weight.is_alias_of(p)) p.detach().copy_(weight);
 }
 
-/// Adafactor in the form of a libtorch optimizer.
-class AdafactorLoop : public torch::optim::Optimizer {
- public:
-  explicit AdafactorLoop(const AdafactorGroupOptions& options)
-      : Optimizer(std::vector<torch::optim::OptimizerParamGroup>{}, std::make_unique<AdafactorGroupOptions>(options)) {}
-  at::Tensor step(LossClosure) override {
-    for (torch::optim::OptimizerParamGroup& group : param_groups_) {
-      const auto& o = static_cast<const AdafactorGroupOptions&>(group.options());
-      for (const at::Tensor& p : group.params()) adafactor_loop(*this, p, o);
-    }
-    return {};
-  }
-  void save(torch::serialize::OutputArchive& archive) const override {
-    torch::optim::serialize<AdafactorParamState, AdafactorGroupOptions>(archive, *this);
-  }
-  void load(torch::serialize::InputArchive& archive) override {
-    torch::optim::serialize<AdafactorParamState, AdafactorGroupOptions>(archive, *this);
-  }
-};
+void adafactor_group(torch::optim::Optimizer& optimizer, torch::optim::OptimizerParamGroup& group) {
+  const auto& o = static_cast<const AdafactorGroupOptions&>(group.options());
+  for (const at::Tensor& p : group.params()) adafactor_loop(optimizer, p, o);
+}
 
 std::unique_ptr<torch::optim::Optimizer> reference_of(const AdafactorOptions& options) {
   TORCH_CHECK_VALUE(options.lr || options.relative_step, adafactor_name,
@@ -165,7 +124,7 @@ std::unique_ptr<torch::optim::Optimizer> reference_of(const AdafactorOptions& op
                      .relative_step(options.relative_step)
                      .warmup_init(options.warmup_init);
   check_adafactor(o);
-  return std::make_unique<AdafactorLoop>(o);
+  return std::make_unique<LoopOptimizer<AdafactorGroupOptions, AdafactorParamState>>(o, adafactor_group);
 }
 
 /// One parameter in a fused step: row-major copies of tensors that are not row-major, and the results to write back.
@@ -207,7 +166,7 @@ Adafactor::Adafactor(const std::vector<PatternGroup>& groups, const AdafactorOpt
 Adafactor::Adafactor(const ParamGroups& groups, const AdafactorOptions& options)
     : LibtorchOptimizer(reference_of(options), groups, options.impl, [&] {
         Common common = common_of(adafactor_name, options, /*sparse=*/false, /*aten_cuda=*/false);
-        common.own_cuda = false;
+        common.own_cuda = false, common.whole_parameters = true;
         return common;
       }()) {
   for (const auto& group : param_groups_) Adafactor::check(group.options());
@@ -222,8 +181,7 @@ int64_t* Adafactor::step_count(torch::optim::OptimizerParamState& state) const {
 }
 
 void Adafactor::step_foreach(torch::optim::OptimizerParamGroup& group) {
-  const auto& o = static_cast<const AdafactorGroupOptions&>(group.options());
-  for (const at::Tensor& p : group.params()) adafactor_loop(*this, p, o);
+  adafactor_group(*this, group);
 }
 
 void Adafactor::step_fused(torch::optim::OptimizerParamGroup& group, const FusedStep& step) {

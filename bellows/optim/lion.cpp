@@ -4,29 +4,21 @@
 
 #include "bellows/optim/optimizer_internals.h"
 #include "bellows/optim/optimizers.h"
+#include "bellows/optim/state/archive.h"
 
 namespace bellows::optim {
 
 void LionGroupOptions::serialize(torch::serialize::OutputArchive& archive) const {
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(lr);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(betas);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(weight_decay);
+  write_fields(archive, *this);
 }
-
 void LionGroupOptions::serialize(torch::serialize::InputArchive& archive) {
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, lr);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(Betas, betas);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, weight_decay);
+  read_fields(archive, *this);
 }
-
 void LionParamState::serialize(torch::serialize::OutputArchive& archive) const {
-  archive.write("exp_avg", exp_avg());
+  write_fields(archive, *this);
 }
-
 void LionParamState::serialize(torch::serialize::InputArchive& archive) {
-  at::Tensor value;
-  archive.read("exp_avg", value);
-  exp_avg(value);
+  read_fields(archive, *this);
 }
 
 namespace {
@@ -48,39 +40,24 @@ at::Tensor& lion_average(torch::optim::Optimizer& optimizer, const at::Tensor& p
   return static_cast<LionParamState&>(*slot).exp_avg();
 }
 
-/// Lion in the form of a libtorch optimizer: parameter by parameter.
-class LionLoop : public torch::optim::Optimizer {
- public:
-  explicit LionLoop(const LionGroupOptions& options)
-      : Optimizer(std::vector<torch::optim::OptimizerParamGroup>{}, std::make_unique<LionGroupOptions>(options)) {}
-
-  at::Tensor step(LossClosure) override {
-    for (torch::optim::OptimizerParamGroup& group : param_groups_) {
-      const auto& o = static_cast<const LionGroupOptions&>(group.options());
-      const auto [beta1, beta2] = o.betas();
-      for (const at::Tensor& p : group.params()) {
-        const at::Tensor& grad = p.grad();
-        if (!grad.defined()) continue;
-        at::Tensor& average = lion_average(*this, p);
-        if (o.weight_decay() != 0) p.mul_(1 - o.lr() * o.weight_decay());
-        p.add_(average.mul(beta1).add_(grad, 1 - beta1).sign_(), -o.lr());
-        average.mul_(beta2).add_(grad, 1 - beta2);
-      }
-    }
-    return {};
+/// Parameter by parameter.
+void lion_group(torch::optim::Optimizer& optimizer, torch::optim::OptimizerParamGroup& group) {
+  const auto& o = static_cast<const LionGroupOptions&>(group.options());
+  const auto [beta1, beta2] = o.betas();
+  for (const at::Tensor& p : group.params()) {
+    const at::Tensor& grad = p.grad();
+    if (!grad.defined()) continue;
+    at::Tensor& average = lion_average(optimizer, p);
+    if (o.weight_decay() != 0) p.mul_(1 - o.lr() * o.weight_decay());
+    p.add_(average.mul(beta1).add_(grad, 1 - beta1).sign_(), -o.lr());
+    average.mul_(beta2).add_(grad, 1 - beta2);
   }
-  void save(torch::serialize::OutputArchive& archive) const override {
-    torch::optim::serialize<LionParamState, LionGroupOptions>(archive, *this);
-  }
-  void load(torch::serialize::InputArchive& archive) override {
-    torch::optim::serialize<LionParamState, LionGroupOptions>(archive, *this);
-  }
-};
+}
 
 std::unique_ptr<torch::optim::Optimizer> reference_of(const LionOptions& options) {
   const auto o = LionGroupOptions(options.lr).betas({options.beta1, options.beta2}).weight_decay(options.weight_decay);
   check_lion(o);
-  return std::make_unique<LionLoop>(o);
+  return std::make_unique<LoopOptimizer<LionGroupOptions, LionParamState>>(o, lion_group);
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
+#include <string_view>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -158,6 +160,101 @@ class LibtorchOptimizer::Working {
   std::vector<std::pair<at::Tensor*, at::Tensor>> substituted_;
 };
 
+// --- LARC
+
+namespace {
+
+/// Returns the option with this name; null if the class of the options does not have it.
+double* find_number(torch::optim::OptimizerOptions& options, std::string_view name) {
+  double* found = nullptr;
+  with_kind(options, [&](auto kind) {
+    fields(static_cast<typename decltype(kind)::Options&>(options), [&](std::string_view field, auto& value) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>) {
+        if (field == name) found = &value;
+      }
+    });
+    return true;
+  });
+  return found;
+}
+
+}  // namespace
+
+bool LibtorchOptimizer::needs_all_gradients() const {
+  return std::any_of(param_groups_.begin(), param_groups_.end(), [](const OptimizerParamGroup& group) {
+    const auto options = group.options().clone();
+    const double* const limit = find_number(*options, "max_grad_norm");
+    return limit && *limit > 0;
+  });
+}
+
+/// While it lives, the gradients contain the weight decay and the adaptive rates, and the groups have no weight decay.
+class LibtorchOptimizer::Larc {
+ public:
+  explicit Larc(LibtorchOptimizer& optimizer) : optimizer_(optimizer) {
+    TORCH_CHECK_VALUE(!optimizer.any_gradient(has_sparse_gradient), optimizer.common_.name,
+                      "::step: LARC does not support sparse gradients. Set sparse(false) in the embedding.");
+    for (OptimizerParamGroup& group : optimizer.param_groups_) scale(group);
+    decays_.reserve(optimizer.param_groups_.size());
+    for (OptimizerParamGroup& group : optimizer.param_groups_)
+      decays_.push_back(std::exchange(weight_decay_of(group.options()), 0));
+  }
+  ~Larc() {
+    for (size_t g = 0; g < decays_.size(); ++g) weight_decay_of(optimizer_.param_groups_[g].options()) = decays_[g];
+  }
+  Larc(const Larc&) = delete;
+  Larc& operator=(const Larc&) = delete;
+
+ private:
+  static double& weight_decay_of(torch::optim::OptimizerOptions& options) {
+    return *find_number(options, "weight_decay");
+  }
+
+  void scale(OptimizerParamGroup& group) const {
+    const double lr = group.options().get_lr(), decay = weight_decay_of(group.options());
+    for_each_list(group.params(), [&](const TensorList& parameters) {
+      TensorList weights, grads = gradients_of(parameters);
+      weights.reserve(parameters.size());
+      for (const at::Tensor& p : parameters) {
+        const at::Tensor master = optimizer_.master_of(p);
+        weights.push_back(master.defined() ? master : p.detach());
+      }
+      // The numbers stay on the device, so that the host does not wait for them.
+      const at::Tensor of_weights = norms(weights), of_grads = norms(grads);
+      const auto [trust, clip, eps] = *optimizer_.larc_;
+      at::Tensor rate = of_weights * trust / (of_grads + of_weights * decay + eps);
+      if (clip) rate = (rate / lr).clamp_max(1);
+      const at::Tensor skipped = (of_weights == 0).logical_or_(of_grads == 0);
+      const TensorList rates = rate.masked_fill(skipped, 1).unbind();
+      const TensorList decays = at::full_like(rate, decay).masked_fill_(skipped, 0).unbind();
+      for (size_t i = 0; i < grads.size(); ++i) {
+        if (decay != 0) grads[i].addcmul_(weights[i], decays[i].to(weights[i].scalar_type()));
+        grads[i].mul_(rates[i]);
+      }
+    });
+  }
+  static at::Tensor norms(const TensorList& tensors) {
+    TensorList all = at::_foreach_norm(tensors);
+    for (at::Tensor& norm : all) norm = norm.to(norm.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+    return at::stack(all);
+  }
+
+  LibtorchOptimizer& optimizer_;
+  std::vector<double> decays_;
+};
+
+void LibtorchOptimizer::set_larc(const std::optional<LarcOptions>& options) {
+  if (options) {
+    TORCH_CHECK_VALUE(
+        !common_.whole_parameters, common_.name,
+        " normalizes gradients itself, so LARC would have no effect. Use LARC with SGD, or leave it out.");
+    check_option(common_.name, "trust_coefficient of LARC", options->trust_coefficient,
+                 std::numeric_limits<double>::min());
+    check_option(common_.name, "eps of LARC", options->eps);
+  }
+  larc_ = options;
+}
+
 // --- construction
 
 void check_option(const char* optimizer, const char* option, double value, double low, double high) {
@@ -275,7 +372,7 @@ Impl LibtorchOptimizer::next_impl() const {
 }
 
 bool LibtorchOptimizer::takes_grad_scale() const {
-  return next_impl() == Impl::fused;
+  return !larc_ && next_impl() == Impl::fused;
 }
 
 void LibtorchOptimizer::set_grad_scale(at::Tensor grad_scale, at::Tensor found_inf) {
@@ -342,7 +439,11 @@ at::Tensor LibtorchOptimizer::step(LossClosure closure) {
   const Impl impl = next_impl();
   TORCH_CHECK_VALUE(impl == Impl::fused || !fused_only(), common_.name,
                     "::step: low-bit state and stochastic rounding need dense gradients on the CPU.");
-  read_lr_tensor(impl == Impl::fused);
+  TORCH_CHECK_VALUE(!larc_ || (!grad_scale.defined() && !found_inf.defined()), common_.name,
+                    "::step: LARC needs unscaled gradients. Call unscale_() first.");
+  read_lr_tensor(impl == Impl::fused && !larc_);
+  std::optional<Larc> larc;
+  if (larc_) larc.emplace(*this);
   if (impl == Impl::fused) {
     step_all_fused(grad_scale, found_inf);
   } else {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -149,6 +150,14 @@ struct LionOptions {
   Impl impl = Impl::automatic;
 };
 
+/// LARC: an adaptive learning rate for each parameter, from the norms of the parameter and of its gradient. It works
+/// with every optimizer above. The names and values are those of apex.parallel.LARC.
+struct LarcOptions {
+  double trust_coefficient = 0.02;
+  bool clip = true;  ///< use the smaller one of the adaptive rate and lr. Otherwise, their product
+  double eps = 1e-8;
+};
+
 /// Arguments of a fused step in addition to a group's options (fused/fused_step.h).
 struct FusedStep;
 
@@ -189,6 +198,22 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
   /// Sets a tensor as the learning rate of all groups. An undefined tensor restores the learning rates of the groups.
   void set_lr_tensor(at::Tensor lr);
   const at::Tensor& lr_tensor() const { return common_.lr_tensor; }
+
+  /// Switches LARC on, or off without options. Before each step, gradient g of parameter p is then replaced with
+  /// a · (g + weight_decay · p), where a = trust_coefficient · |p| / (|g| + weight_decay · |p| + eps). With `clip`, a
+  /// is divided by lr and limited to 1. The step itself has no weight decay. If a norm is 0, g does not change. LARC
+  /// has no state.
+  /// Throws: c10::ValueError if an option is out of range, or if the optimizer normalizes gradients itself (Adafactor,
+  ///         Lamb, NovoGrad, Muon). step() throws for sparse gradients
+  /// Ref:    arXiv:1708.03888; apex.parallel.LARC
+  void set_larc(const std::optional<LarcOptions>& options);
+  const std::optional<LarcOptions>& larc() const { return larc_; }
+
+  /// Returns whether an element's update depends on other elements of its parameter, so that parts of a parameter
+  /// cannot be updated separately.
+  bool needs_whole_parameters() const { return common_.whole_parameters || larc_; }
+  /// Returns whether a parameter's update depends on the gradients of other parameters.
+  bool needs_all_gradients() const;
 
   bool keeps_master(const at::Tensor& parameter) const;
   /// Returns the fp32 master weight of a parameter. It is undefined if the parameter has no master weight, or does not
@@ -239,7 +264,8 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
     int64_t min_8bit_size = 0;
     bool stochastic_rounding = false;
     uint64_t rounding_seed = 0;
-    bool own_cuda = true;  ///< kernels/cuda supports the rule
+    bool own_cuda = true;           ///< kernels/cuda supports the rule
+    bool whole_parameters = false;  ///< the update of an element depends on its whole parameter
   };
   template <class Options>
   static Common common_of(const char* name, const Options& o, bool sparse, bool aten_cuda) {
@@ -270,6 +296,7 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
   class Undo;
   class Working;
   class Kept;
+  class Larc;
 
   at::Tensor master_of(const at::Tensor& parameter);
   const Scales& scales_of(const at::Tensor& parameter, int moments);
@@ -299,6 +326,7 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
   std::unordered_map<void*, Scales> scales_;
   std::unordered_map<void*, int64_t> whole_numels_;  ///< values of set_whole_numel()
   int64_t rounding_count_ = 0;
+  std::optional<LarcOptions> larc_;
 };
 
 /// Stochastic gradient descent with momentum.

@@ -10,6 +10,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/mutex.h"
 #include "bellows/core/sharded_gradients.h"
+#include "bellows/optim/optimizers.h"
 #include "bellows/optim/state/offloaded_state.h"
 #include "bellows/tap/gradient_tap.h"
 
@@ -47,6 +48,10 @@ class StepInBackward::Steps : public ShardedGradients {
     const std::string type = c10::demangle(typeid(optimizer).name());
     TORCH_CHECK_VALUE(type.find("LBFGS") == std::string::npos, "step_in_backward: ", type,
                       " updates all parameters together. Use an optimizer that updates each parameter separately.");
+    const auto* const ours = dynamic_cast<const LibtorchOptimizer*>(&optimizer);
+    TORCH_CHECK_VALUE(!ours || !ours->needs_all_gradients(), "step_in_backward: ", type,
+                      " clips by the norm of all gradients, which backward has not computed yet when it updates the ",
+                      "first parameter. Set max_grad_norm to 0.");
     std::vector<std::pair<at::Tensor, at::Tensor>> owned;
     size_t index = 0;
     for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {

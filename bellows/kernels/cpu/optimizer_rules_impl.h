@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "bellows/kernels/optimizer_step.h"
 #include "bellows/kernels/stochastic_round.h"
@@ -306,6 +307,57 @@ class Window {
 
   alignas(64) float buffer_[window_size];
 };
+
+// --- steps with sums over a tensor
+
+/// Calls `body(d, i)` for whole vectors, then for the remainder with fewer lanes.
+template <class T, class Body>
+HWY_INLINE void for_lanes(size_t n, Body body) {
+  const hn::ScalableTag<T> d;
+  const hn::CappedTag<T, 4> four;
+  const hn::CappedTag<T, 1> one;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) body(d, i);
+  for (; i + hn::Lanes(four) <= n; i += hn::Lanes(four)) body(four, i);
+  for (; i < n; ++i) body(one, i);
+}
+
+/// A sum over calls with one or many lanes.
+template <class T>
+class Sum {
+ public:
+  HWY_INLINE Sum() : lanes_(hn::Zero(hn::ScalableTag<T>())) {}
+  HWY_INLINE void add(hn::ScalableTag<T>, hn::Vec<hn::ScalableTag<T>> v) { lanes_ = hn::Add(lanes_, v); }
+  template <class D>
+  HWY_INLINE void add(D d, hn::Vec<D> v) {
+    rest_ += hn::GetLane(hn::SumOfLanes(d, v));
+  }
+  HWY_INLINE double get() const {
+    const hn::ScalableTag<T> d;
+    return static_cast<double>(hn::GetLane(hn::SumOfLanes(d, lanes_))) + static_cast<double>(rest_);
+  }
+
+ private:
+  hn::Vec<hn::ScalableTag<T>> lanes_;
+  T rest_ = 0;
+};
+
+/// Parts of arrays as T: in place, or converted in a buffer.
+class DoubleWindow {
+ public:
+  double* open(const void* array, Type, size_t at, size_t) {
+    return const_cast<double*>(static_cast<const double*>(array)) + at;
+  }
+  void close(void*, Type, size_t, size_t) const {}
+};
+class FloatWindow : public Window {
+ public:
+  void close(void* array, Type type, size_t at, size_t n) const {
+    if (!in_place(type)) Window::close(array, type, at, n);
+  }
+};
+template <class T>
+using WindowOf = std::conditional_t<std::is_same_v<T, double>, DoubleWindow, FloatWindow>;
 
 }  // namespace bellows::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -8,7 +8,10 @@
 
 #include "bellows/optim/adafactor.h"
 #include "bellows/optim/groups.h"
+#include "bellows/optim/lamb.h"
 #include "bellows/optim/lion.h"
+#include "bellows/optim/muon.h"
+#include "bellows/optim/novograd.h"
 
 // The fields of each optimizer's options and state. They are defined once for writing, reading, overriding and
 // checking.
@@ -92,6 +95,42 @@ void fields(AdafactorParamState& s, F f) {
   f("exp_avg_sq", s.exp_avg_sq()), f("exp_avg", s.exp_avg());
 }
 
+template <class F>
+void fields(LambGroupOptions& o, F f) {
+  f("lr", o.lr()), f("betas", o.betas()), f("eps", o.eps()), f("weight_decay", o.weight_decay());
+  f("max_grad_norm", o.max_grad_norm()), f("bias_correction", o.bias_correction());
+  f("decoupled_weight_decay", o.decoupled_weight_decay()), f("grad_averaging", o.grad_averaging());
+  f("always_adapt", o.always_adapt());
+}
+template <class F>
+void fields(LambParamState& s, F f) {
+  f("step", s.step()), f("exp_avg", s.exp_avg()), f("exp_avg_sq", s.exp_avg_sq());
+}
+
+template <class F>
+void fields(NovoGradGroupOptions& o, F f) {
+  f("lr", o.lr()), f("betas", o.betas()), f("eps", o.eps()), f("weight_decay", o.weight_decay());
+  f("bias_correction", o.bias_correction()), f("grad_averaging", o.grad_averaging()), f("init_zero", o.init_zero());
+  f("reg_inside_moment", o.reg_inside_moment()), f("max_norm", o.max_norm());
+}
+template <class F>
+void fields(NovoGradParamState& s, F f) {
+  f("step", s.step()), f("exp_avg", s.exp_avg()), f("grad_norm", s.grad_norm());
+}
+
+template <class F>
+void fields(MuonGroupOptions& o, F f) {
+  f("lr", o.lr()), f("weight_decay", o.weight_decay()), f("momentum", o.momentum()), f("nesterov", o.nesterov());
+  f("eps", o.eps()), f("ns_steps", o.ns_steps()), f("ns_a", o.ns_a()), f("ns_b", o.ns_b()), f("ns_c", o.ns_c());
+  f("match_rms_adamw", o.match_rms_adamw()), f("adamw", o.adamw()), f("adamw_lr_factor", o.adamw_lr_factor());
+  f("betas", o.betas()), f("adamw_eps", o.adamw_eps());
+}
+template <class F>
+void fields(MuonParamState& s, F f) {
+  f("step", s.step()), f("momentum_buffer", s.momentum_buffer());
+  f("exp_avg", s.exp_avg()), f("exp_avg_sq", s.exp_avg_sq());
+}
+
 template <class O, class S>
 struct Kind {
   using Options = O;
@@ -108,6 +147,9 @@ bool with_kind(const to::OptimizerOptions& o, F f) {
   if (dynamic_cast<const to::AdagradOptions*>(&o)) return f(Kind<to::AdagradOptions, to::AdagradParamState>());
   if (dynamic_cast<const LionGroupOptions*>(&o)) return f(Kind<LionGroupOptions, LionParamState>());
   if (dynamic_cast<const AdafactorGroupOptions*>(&o)) return f(Kind<AdafactorGroupOptions, AdafactorParamState>());
+  if (dynamic_cast<const LambGroupOptions*>(&o)) return f(Kind<LambGroupOptions, LambParamState>());
+  if (dynamic_cast<const NovoGradGroupOptions*>(&o)) return f(Kind<NovoGradGroupOptions, NovoGradParamState>());
+  if (dynamic_cast<const MuonGroupOptions*>(&o)) return f(Kind<MuonGroupOptions, MuonParamState>());
   return false;
 }
 

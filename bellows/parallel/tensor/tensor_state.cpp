@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "bellows/optim/optimizers.h"
 #include "bellows/optim/state/state.h"
 
 namespace bellows::parallel {
@@ -52,6 +53,10 @@ comm::Shard whole_shard(const std::string& name, const at::Tensor& tensor) {
 
 /// The parts of the optimizer's state that this rank holds, in the slices of parameters.
 std::vector<comm::Shard> state_of_slices(const torch::optim::Optimizer& optimizer) {
+  const auto* const ours = dynamic_cast<const optim::LibtorchOptimizer*>(&optimizer);
+  TORCH_CHECK_VALUE(!ours || !ours->needs_whole_parameters(),
+                    "tensor parallelism: the optimizer uses norms, means or matrices of complete parameters, but each "
+                    "rank has slices. Use an elementwise optimizer such as AdamW, without LARC.");
   const auto* sharded = dynamic_cast<const ShardedOptimizer*>(&optimizer);
   return sharded ? sharded->state_shards() : whole_shards(optim::state_dict(optimizer));
 }

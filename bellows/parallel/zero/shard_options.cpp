@@ -89,11 +89,14 @@ void check_shardable(const torch::optim::Optimizer* optimizer, const ShardOption
   TORCH_CHECK_VALUE(!dynamic_cast<const ShardedOptimizer*>(optimizer),
                     "zero_optimizer: this optimizer is already sharded.");
   const std::string type = c10::demangle(typeid(*optimizer).name());
-  TORCH_CHECK_VALUE(
-      type.find("LBFGS") == std::string::npos && type.find("Adafactor") == std::string::npos, "zero_optimizer: ", type,
-      " needs complete gradients (norms, means of rows and columns), which no rank has. Use an elementwise optimizer. "
-      "For example, AdamW with .state_dtype = int8 needs 2 bytes per parameter over all ranks.");
   const auto* ours = dynamic_cast<const optim::LibtorchOptimizer*>(optimizer);
+  TORCH_CHECK_VALUE(!ours || !ours->larc(),
+                    "zero_optimizer: LARC needs the norms of complete parameters, but each rank has only parts of "
+                    "them. Switch LARC off, or use DistributedDataParallel.");
+  TORCH_CHECK_VALUE(
+      type.find("LBFGS") == std::string::npos && (!ours || !ours->needs_whole_parameters()), "zero_optimizer: ", type,
+      " needs complete gradients (norms, means of rows and columns, matrices), which no rank has. Use an elementwise "
+      "optimizer. For example, AdamW with .state_dtype = int8 needs 2 bytes per parameter over all ranks.");
   TORCH_CHECK_VALUE(!ours || !ours->lr_tensor().defined(),
                     "zero_optimizer: the optimizer has an lr_tensor, which schedules cannot change through the sharded "
                     "optimizer. Set the lr of the parameter groups instead.");

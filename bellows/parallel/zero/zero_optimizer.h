@@ -277,7 +277,7 @@ class ShardedOptimizer final : public torch::optim::Optimizer,
 /// Collective.
 /// Params: optimizer – an elementwise optimizer: any optimizer of bellows::optim, including one with master weights or
 ///                     low-bit state, or any optimizer of torch::optim except LBFGS. Optimizers that need norms or
-///                     means of complete parameters (LARS, LAMB, Adafactor) and stochastic_rounding are not supported
+///                     means of complete parameters (LARC, LAMB, Adafactor) and stochastic_rounding are not supported
 ///         model – the model that owns the parameters. It may contain other parameters, too. If TensorParallel has
 ///                 divided its layers, `group` contains the ranks with the same slices; keep that object
 /// Throws: c10::ValueError, before anything changes, if the ranks' parameters, options or versions of Bellows or libtorch

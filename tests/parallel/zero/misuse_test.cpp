@@ -7,6 +7,8 @@
 #include "bellows/comm/mesh.h"
 #include "bellows/core/sharded_gradients.h"
 #include "bellows/optim/adafactor.h"
+#include "bellows/optim/lamb.h"
+#include "bellows/optim/muon.h"
 #include "bellows/optim/state/state.h"
 #include "bellows/parallel/zero/gradient_buckets.h"
 #include "bellows/parallel/zero/shard_layout.h"
@@ -41,6 +43,14 @@ TEST(ZeroMisuse, IsToldInWords) {
               HasSubstr("LBFGSLike needs complete gradients"));
   const auto adafactor = std::make_shared<optim::Adafactor>(m.net->distinct(), optim::AdafactorOptions{});
   EXPECT_THAT(message(m, adafactor), HasSubstr("Adafactor needs complete gradients"));
+  const auto whole = [&](auto optimizer) { return message(m, std::move(optimizer)); };
+  EXPECT_THAT(whole(std::make_shared<optim::Lamb>(m.net->distinct(), optim::LambOptions{})),
+              HasSubstr("Lamb needs complete gradients"));
+  EXPECT_THAT(whole(std::make_shared<optim::Muon>(m.net->distinct(), optim::MuonOptions{})),
+              HasSubstr("Muon needs complete gradients"));
+  const auto larc = std::make_shared<optim::SGD>(m.net->distinct(), optim::SGDOptions{});
+  larc->set_larc(optim::LarcOptions{});
+  EXPECT_THAT(whole(larc), HasSubstr("LARC needs the norms of complete parameters"));
   NetModel half(at::kBFloat16);
   const optim::AdamWOptions at_random{.stochastic_rounding = true};
   EXPECT_THAT(message(half, std::make_shared<optim::AdamW>(half.net->distinct(), at_random)),
