@@ -12,6 +12,7 @@
 #include "bellows/plan/context_strategy.h"
 #include "bellows/plan/pipeline_strategy.h"
 #include "bellows/plan/tensor_strategy.h"
+#include "bellows/train/recipe/rank_keys.h"
 
 namespace bellows::train {
 
@@ -37,7 +38,7 @@ std::string settings_for_stage(const Recipe& recipe, int stage) {
   needs(recipe.optimizer_in_backward, "optimizer_in_backward: false");
   needs(recipe.gradient_accumulation_dtype != "auto", "gradient_accumulation_dtype: auto");
   needs(recipe.sample_stats, "sample_stats: false");
-  needs(stage >= 1 && recipe.optimizer == "adafactor", "an optimizer other than adafactor");
+  needs(stage >= 1 && !train::whole_parameters_conflict(recipe).empty(), "an elementwise optimizer such as adamw");
   needs(stage >= 2 && recipe.gradient_compression != "none", "gradient_compression: none");
   needs(stage >= 2 && recipe.reproducible_ranks > 0 && recipe.max_grad_norm > 0, "max_grad_norm: 0");
   return c10::Join(" and ", settings);

@@ -15,6 +15,9 @@
 #include "bellows/io/tensors/torch_file.h"
 #include "bellows/models/weights.h"
 #include "bellows/optim/adafactor.h"
+#include "bellows/optim/lamb.h"
+#include "bellows/optim/muon.h"
+#include "bellows/optim/novograd.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/train/data/data_assembly.h"
 #include "bellows/train/distillation.h"
@@ -28,7 +31,8 @@ namespace {
 template <class Options>
 Options optimizer_options(const Recipe& recipe) {
   Options options;
-  options.lr = recipe.lr > 0 ? recipe.lr : recipe.optimizer == "sgd" || recipe.optimizer == "auto" ? 0.05 : 1e-3;
+  const bool sgd = recipe.optimizer == "sgd" || recipe.optimizer == "larc" || recipe.optimizer == "auto";
+  options.lr = recipe.lr > 0 ? recipe.lr : sgd ? 0.05 : 1e-3;
   options.weight_decay = recipe.weight_decay;
   options.master_weights = precision_policy(recipe).master_weights;
   options.impl = recipe.optimizer_impl == "loop"      ? optim::Impl::loop
@@ -53,6 +57,16 @@ Options with_momentum(const Recipe& recipe) {
 template <class Optimizer, class Options>
 std::shared_ptr<torch::optim::Optimizer> optimizer_of(const Options& options, std::vector<at::Tensor> parameters) {
   return std::make_shared<Optimizer>(std::move(parameters), options);
+}
+
+/// The matrices that AdamW updates with the optimizer muon: embeddings, and the layer of the outputs.
+const std::vector<std::string> not_for_muon = {"*embed*", "*.wte.*", "*.wpe.*", "*classifier*", "*lm_head*",
+                                               "*pooler*", "*vocab_*", "fc.*",   "head.*"};
+
+optim::MuonOptions muon_options(const Recipe& recipe) {
+  auto options = with_momentum<optim::MuonOptions>(recipe);
+  options.adjust_lr_fn = optim::MuonRate::match_rms_adamw;  // so that lr means the same as for AdamW
+  return options;
 }
 
 /// Whether a weight belongs to the head of a transformer. Pretrained weights may lack the model's head, which is then
@@ -178,12 +192,27 @@ void place_model(const Recipe& recipe, const Model& model) {
 }
 
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, const Model& model) {
-  return make_optimizer(recipe, model.parameters());
+  if (recipe.optimizer != "muon") return make_optimizer(recipe, model.parameters());
+  const optim::MuonOptions options = muon_options(recipe);
+  return std::make_shared<optim::Muon>(optim::muon_groups(model, not_for_muon, options), options);
 }
 
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, std::vector<at::Tensor> parameters) {
   if (recipe.optimizer == "sgd" || recipe.optimizer == "auto")
     return optimizer_of<optim::SGD>(with_momentum<optim::SGDOptions>(recipe), std::move(parameters));
+  if (recipe.optimizer == "larc") {
+    auto sgd = std::make_shared<optim::SGD>(std::move(parameters), with_momentum<optim::SGDOptions>(recipe));
+    sgd->set_larc(optim::LarcOptions{});
+    return sgd;
+  }
+  if (recipe.optimizer == "lamb") {
+    auto options = optimizer_options<optim::LambOptions>(recipe);
+    options.max_grad_norm = 0;  // the key max_grad_norm clips
+    return optimizer_of<optim::Lamb>(options, std::move(parameters));
+  }
+  if (recipe.optimizer == "novograd")
+    return optimizer_of<optim::NovoGrad>(optimizer_options<optim::NovoGradOptions>(recipe), std::move(parameters));
+  if (recipe.optimizer == "muon") return optimizer_of<optim::Muon>(muon_options(recipe), std::move(parameters));
   if (recipe.optimizer == "rmsprop")
     return optimizer_of<optim::RMSprop>(with_momentum<optim::RMSpropOptions>(recipe), std::move(parameters));
   if (recipe.optimizer == "adam")

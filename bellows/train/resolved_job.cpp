@@ -98,7 +98,7 @@ Recipe with_model_defaults(Recipe recipe, const ModelEntry& model) {
   const bool chosen = recipe.optimizer != "auto";
   if (!chosen) recipe.optimizer = fits_sgd ? "sgd" : "adamw";
   if (recipe.lr > 0) return recipe;
-  const bool sgd = recipe.optimizer == "sgd";
+  const bool sgd = recipe.optimizer == "sgd" || recipe.optimizer == "larc";
   const double for_texts = recipe.weights.empty() ? 5e-4 : 5e-5;  // pretrained weights take small steps only
   recipe.lr = sgd ? 0.05 : model.input == InputKind::tokens ? for_texts : 1e-3;
   return recipe;

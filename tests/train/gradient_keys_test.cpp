@@ -40,7 +40,7 @@ int64_t gradients_in(const Recipe& recipe) {
 }  // namespace
 
 TEST(GradientKeys, StepsInBackwardTrainWithTheSameBits) {
-  for (const char* optimizer : {"sgd", "adamw", "lion"}) {
+  for (const char* optimizer : {"sgd", "adamw", "lion", "larc", "lamb", "novograd", "muon"}) {
     const std::string chosen = std::string("optimizer=") + optimizer;
     const std::vector<std::string> others = {chosen, "ema_decay=0.9", "lr_schedule=cosine", "label_smoothing=0.1"};
     Recipe recipe = recipe_from(others);

@@ -205,13 +205,22 @@ std::string mesh_text(const std::vector<comm::MeshAxis>& axes) {
   return text;
 }
 
+std::string whole_parameters_conflict(const Recipe& recipe) {
+  const std::string& name = recipe.optimizer;
+  if (name == "adafactor") return "optimizer = adafactor uses rows and columns of complete parameters";
+  if (name == "muon") return "optimizer = muon uses complete matrices";
+  if (name == "lamb" || name == "novograd" || name == "larc")
+    return "optimizer = " + name + " uses norms of complete parameters";
+  return "";
+}
+
 std::string backward_steps_conflict(const Recipe& recipe) {
   if (recipe.data_parallel == "zero1") return "data_parallel = zero1 updates shards after backward";
   if (recipe.gradient_compression != "none")
     return "gradient_compression = " + recipe.gradient_compression + " compresses the buckets of another exchange";
   if (recipe.compile == "step") return "compile = step exchanges gradients at the end of a step";
-  if (recipe.optimizer == "adafactor")
-    return "optimizer = adafactor uses rows and columns of complete parameters, and buckets are updated as flat arrays";
+  if (const std::string whole = whole_parameters_conflict(recipe); !whole.empty())
+    return whole + ", and buckets are updated as flat arrays";
   if (recipe.data_parallel == "ddp" && recipe.batch_norm_freeze_step > 0)
     return c10::str("batch_norm_freeze_step = ", recipe.batch_norm_freeze_step,
                     " needs equal running statistics, which only the gradient exchange of DDP copies to all ranks");

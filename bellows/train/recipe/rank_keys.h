@@ -38,6 +38,8 @@ int64_t data_ranks(const Recipe& recipe, int64_t ranks);
 /// Returns the setting with which optimizer_in_backward does not work on several ranks, with the reason; empty if there
 /// is none. See also optimizer_in_backward_conflict().
 std::string backward_steps_conflict(const Recipe& recipe);
+/// Returns why the optimizer cannot update parts of parameters separately; empty if it can.
+std::string whole_parameters_conflict(const Recipe& recipe);
 /// Returns the setting that is not supported if ranks read the same samples, with the reason; empty if there is none.
 std::string shared_samples_conflict(const Recipe& recipe);
 /// The same if these ranks also run the same operators, as those of the axes `context` and `tensor`.

@@ -126,14 +126,15 @@ constexpr Row table[] = {
      "metrics of each evaluation in addition to loss and accuracy, separated by commas. Empty: the default metrics of "
      "the loss",
      false},
-    {"optimizer", &Recipe::optimizer, "auto, sgd, adam, adamw, rmsprop, adagrad, lion, adafactor",
-     "optimizer. auto: sgd for image models, adamw for all other models"},
+    {"optimizer", &Recipe::optimizer,
+     "auto, sgd, larc, adam, adamw, rmsprop, adagrad, lion, lamb, novograd, muon, adafactor",
+     "optimizer. auto: sgd for image models, adamw for all other models. larc: sgd with LARC"},
     {"lr",
      &Recipe::lr,
      {0, any_float},
      "base learning rate, which lr_schedule and warmup_epochs scale. 0: 0.05 for sgd; otherwise 5e-4 for text models "
      "(5e-5 with weights) and 1e-3 for all other models"},
-    {"momentum", &Recipe::momentum, {0, 1}, "momentum of sgd and rmsprop"},
+    {"momentum", &Recipe::momentum, {0, 1}, "momentum of sgd, larc, rmsprop and muon"},
     {"weight_decay", &Recipe::weight_decay, {0, any_float}, "weight decay coefficient. 0: no weight decay"},
     {"warmup_epochs", &Recipe::warmup_epochs, {0, any}, "number of epochs with linear learning rate warmup"},
     {"lr_schedule", &Recipe::lr_schedule, "constant, linear, cosine, step, inverse_sqrt, one_cycle, plateau",
@@ -165,8 +166,7 @@ constexpr Row table[] = {
      &Recipe::teacher,
      {},
      "model from whose outputs the model learns, too: a registered model, or the path of a config.json or a "
-     "TorchScript "
-     "file. Empty: no teacher"},
+     "TorchScript file. Empty: no teacher"},
     {"teacher_weights",
      &Recipe::teacher_weights,
      {},

@@ -56,7 +56,7 @@ std::string tensor_conflict(const Recipe& recipe) {
   if (const std::string shared = shared_operators_conflict(recipe); !shared.empty()) return shared;
   if (recipe.precision != "fp32" && (recipe.amp_level == "O2" || recipe.amp_level == "O3"))
     return "amp_level = " + recipe.amp_level + " converts the weights of complete layers";
-  if (recipe.optimizer == "adafactor") return "optimizer = adafactor uses statistics of complete tensors";
+  if (const std::string whole = whole_parameters_conflict(recipe); !whole.empty()) return whole;
   if (recipe.optimizer_state == "int8" || recipe.optimizer_state == "int4")
     return "optimizer_state = " + recipe.optimizer_state + " has blocks that slices do not preserve";
   if (recipe.gradient_compression != "none")

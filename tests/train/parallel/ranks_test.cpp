@@ -166,6 +166,8 @@ TEST(TrainRanks, SettingsThatUpdatesInBackwardDoNotSupportAreRefused) {
   EXPECT_THAT(refused([](Job& job) { job.recipe.mesh = "tensor: 2"; }), HasSubstr("mesh = tensor: 2 has an axis"));
   EXPECT_THAT(refused([](Job& job) { job.recipe.optimizer = "adafactor"; }),
               HasSubstr("optimizer = adafactor uses rows and columns"));
+  EXPECT_THAT(refused([](Job& job) { job.recipe.optimizer = "larc"; }),
+              HasSubstr("optimizer = larc uses norms of complete parameters"));
   EXPECT_THAT(refused([](Job& job) { job.recipe.batch_norm_freeze_step = 5; }),
               HasSubstr("batch_norm_freeze_step = 5 needs equal running statistics"));
 }

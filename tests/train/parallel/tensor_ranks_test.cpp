@@ -176,7 +176,9 @@ TEST(TensorRanks, RecipesAreReadAndChecked) {
   for (const char* mesh : {"{data: 2, tensor: 2}", "{data: 2, shard: 2, tensor: 2}"})
     EXPECT_EQ(message(c10::str("data_parallel: zero3\nmesh: ", mesh)), "");
   EXPECT_EQ(with_mesh("compile: step\nmemory_budget: 0.5"), "");
-  EXPECT_THAT(with_mesh("optimizer: adafactor"), HasSubstr("adafactor uses statistics of complete tensors"));
+  EXPECT_THAT(with_mesh("optimizer: adafactor"), HasSubstr("adafactor uses rows and columns of complete parameters"));
+  EXPECT_THAT(with_mesh("optimizer: muon"), HasSubstr("muon uses complete matrices"));
+  EXPECT_THAT(with_mesh("optimizer: lamb"), HasSubstr("lamb uses norms of complete parameters"));
   EXPECT_THAT(with_mesh("gradient_compression: bf16"), HasSubstr("gradient_compression = bf16"));
   EXPECT_THAT(with_mesh("reproducible_ranks: 2"), HasSubstr("reproducible_ranks = 2"));
   EXPECT_THAT(with_mesh("sequence_parallel: true\nrecompute: blocks"), HasSubstr("both run the blocks of the model"));
