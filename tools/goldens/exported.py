@@ -239,6 +239,31 @@ class Autocast(nn.Module):
         return self.head(h.float())
 
 
+class Scan(nn.Module):
+    """A loop over the steps of a sequence."""
+
+    plain = False
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.head = nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        def step(state, row):
+            state = torch.tanh(self.fc(row) + state)
+            return state, state * 2
+
+        state, steps = torch.zeros_like(x[0]), x.unbind(0)
+        if self.plain:
+            rows = []
+            for row in steps:
+                state, one = step(state, row)
+                rows.append(one)
+            return self.head(state), torch.stack(rows).mean((1, 2))
+        state, rows = torch._higher_order_ops.scan(step, state, x)
+        return self.head(state), rows.mean((1, 2))
+
+
 def text_inputs(b, t, words=40):
     mask = torch.ones(b, t, dtype=torch.int64)
     mask[0, t - 2 :] = 0
@@ -293,6 +318,7 @@ cases = dict(
     flow=(Flow, lambda b: ((torch.randn(b, 4), b), {}), ({0: B}, Dim.DYNAMIC), (4, 9, 65)),
     odd=(Odd, rows(3, 6, 6), ({0: B},), (3, 7, 65)),
     depth=(Depth, rows(5), ({0: B},), (4, 9, 65)),
+    scan=(Scan, lambda b: ((torch.randn(4, b, 6),), {}), ({1: B},), (4, 9, 65)),
     autocast=(Autocast, rows(5), ({0: B},), (4, 9, 65)),
 )
 functional = ["cnn", "buffers", "average"]  # also after run_decompositions({})

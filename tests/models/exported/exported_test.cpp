@@ -1,5 +1,6 @@
 #include "bellows/models/exported/exported_model.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
@@ -32,6 +33,13 @@ std::string golden(const std::string& file) {
 constexpr double kOtherProcessors = 1e-5;
 /// Kernels for evaluation order sums differently from those for training.
 constexpr double kEvaluation = 1e-5;
+
+/// The references were computed by one thread.
+class OneThread final : public testing::Environment {
+ public:
+  void SetUp() override { at::set_num_threads(1); }
+};
+[[maybe_unused]] const testing::Environment* const one_thread = testing::AddGlobalTestEnvironment(new OneThread);
 
 class ExportedProgramTest : public testing::TestWithParam<const char*> {};
 
@@ -104,7 +112,7 @@ TEST_P(ExportedProgramTest, IsWrittenWithTrainedWeights) {
 INSTANTIATE_TEST_SUITE_P(Programs, ExportedProgramTest,
                          testing::Values("cnn", "cnn_functional", "bert", "gpt2", "two", "lstm", "cond", "buffers",
                                          "buffers_functional", "average", "average_functional", "tied", "keyword",
-                                         "dropouts", "shapes", "flow", "odd", "depth", "autocast"),
+                                         "dropouts", "shapes", "flow", "odd", "depth", "autocast", "scan"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(ExportedModelTest, NamesInputsAndOutputs) {
@@ -247,8 +255,9 @@ TEST(ExportedModelTest, KnownModelsAgreeWithPython) {
     if (!folder || !path.ends_with(".pt2")) continue;
     ++all;
     const Differences found = compare_training(path, Reference(path.substr(0, path.size() - 4) + ".ref"));
-    std::cout << path << ": outputs " << found.outputs << ", gradients " << found.gradients << ", buffers "
-              << found.buffers << ", another size " << found.other_size << ", losses " << found.losses << "\n";
+    std::cout << std::filesystem::path(path).stem().string() << ": outputs " << found.outputs << ", gradients "
+              << found.gradients << ", buffers " << found.buffers << ", another size " << found.other_size
+              << ", losses " << found.losses << std::endl;
     agree += found.worst() <= kOtherProcessors;
   }
   if (folder) std::cout << agree << " of " << all << " models agree\n";
