@@ -23,8 +23,7 @@ constexpr GraphOperatorRow graph_operators[] = {{"cond", GraphOperator::cond, 4}
                                                 {"while_loop", GraphOperator::while_loop, 4},
                                                 {"scan", GraphOperator::scan, 4},
                                                 {"wrap_with_set_grad_enabled", GraphOperator::grad_mode, 2},
-                                                {"wrap_with_autocast", GraphOperator::autocast, 5},
-                                                {"invoke_subgraph", GraphOperator::call, 2}};
+                                                {"wrap_with_autocast", GraphOperator::autocast, 5}};
 
 /// The names of the classes in a node's nn_module_stack, such as "Net,Block,torch.nn.modules.dropout.Dropout".
 std::string module_classes(const Json& node) {
@@ -108,7 +107,7 @@ class GraphBuilder {
     const auto* const row = std::find_if(std::begin(graph_operators), std::end(graph_operators),
                                          [&](const GraphOperatorRow& one) { return one.name == name; });
     TORCH_CHECK_VALUE(row != std::end(graph_operators), "the higher-order operator ", plain_text(name),
-                      " is not supported. Supported ones are cond, while_loop, scan, invoke_subgraph, and regions with "
+                      " is not supported. Supported ones are cond, while_loop, scan, and regions with "
                       "torch.no_grad and torch.autocast.");
     node.graph_operator = row->kind;
     for (const Json& input : inputs) node.arguments.push_back(argument_of(input.at("arg"), nullptr, values_));
@@ -126,7 +125,6 @@ class GraphBuilder {
         has_graph(1);
         [[fallthrough]];
       case GraphOperator::scan:
-      case GraphOperator::call:
         has_graph(0);
         break;
       case GraphOperator::grad_mode:

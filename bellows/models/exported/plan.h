@@ -34,7 +34,7 @@ struct Result {
 };
 
 /// Operators whose arguments are graphs.
-enum class GraphOperator { none, cond, while_loop, scan, grad_mode, autocast, call };
+enum class GraphOperator { none, cond, while_loop, scan, grad_mode, autocast };
 
 struct Node {
   std::string target;  ///< such as "torch.ops.aten.add.Tensor"

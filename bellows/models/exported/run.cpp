@@ -164,12 +164,10 @@ class GraphRun {
         const at::AutoGradMode mode(stack[0].toBool());
         return inner(node, 1, rest(2));
       }
-      case GraphOperator::autocast: {
+      default: {
         const ExportedAutocast mode(autocast_device(stack[0]), stack[1], stack[2].toBool(), stack[3]);
         return inner(node, 4, rest(5));
       }
-      default:
-        return inner(node, 0, rest(2));
     }
   }
 
