@@ -10,6 +10,7 @@
 #include "bellows/export/onnx.h"
 #include "bellows/export/program.h"
 #include "bellows/export/pytorch.h"
+#include "bellows/models/exported/exported_model.h"
 #include "bellows/models/registry.h"
 #include "bellows/runtime/onnx_checker.h"
 #include "bellows/train/inference/trained_model.h"
@@ -161,6 +162,14 @@ Options options_of(const ExportArguments& arguments, const Model& model, const s
   return options;
 }
 
+/// Writes a program of torch.export again, with the trained weights.
+int copy_program(const Model& model, const ExportArguments& arguments) {
+  if (!arguments.json.empty()) throw UsageError("--json is not possible: a program of torch.export is only copied.");
+  save_exported(model, arguments.output);
+  Terminal().print(c10::str("Wrote ", arguments.output, ": the program ", model.name(), " with the trained weights"));
+  return exit_done;
+}
+
 }  // namespace
 
 int run_export(const ExportArguments& given) {
@@ -176,6 +185,8 @@ int run_export(const ExportArguments& given) {
   const train::Recipe recipe = trained_recipe(arguments);
   const Interrupt interrupt("nothing is saved");
   const train::TrainedModel trained = load_trained_model(arguments, recipe);
+  if (arguments.format == "pt2" && models::is_exported_model(trained.model))
+    return copy_program(trained.model, arguments);
   const std::vector<at::Tensor> inputs = example_of(trained, arguments);
   log_info("Recording ", trained.model.name(), " with several sizes of its inputs");
   if (arguments.format == "bellows") {

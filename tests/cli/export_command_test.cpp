@@ -57,6 +57,15 @@ TEST_F(ExportedDigits, WritesFilesOfPytorch) {
   }
 }
 
+/// The program stays the same; only the weights are written again.
+TEST_F(ExportedDigits, CopiesProgramsOfTorchExport) {
+  const std::string program = BELLOWS_SOURCE_DIR "/tests/goldens/exported/cnn.pt2";
+  const Outcome outcome = run_bellows({"export", "--model", program, "--format", "pt2", "--output", path("copy.pt2")});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("Wrote "), HasSubstr("cnn.pt2 with the trained weights")));
+  EXPECT_EQ(std::filesystem::exists(path("copy.pt2")), true);
+}
+
 TEST_F(ExportedDigits, WritesOnnxWhereItIsAvailable) {
   const Outcome outcome = exported("digits.onnx", {"--json"});
   if (outcome.exit_code != 0) {

@@ -201,6 +201,10 @@ ModelEntry exported_entry(const std::string& path) {
   return exported::entry_of(path, model, find_exported(model)->program());
 }
 
+bool is_exported_model(const Model& model) {
+  return find_exported(model) != nullptr;
+}
+
 bool is_exported_path(const std::string& name) {
   return name.ends_with(".pt2");
 }

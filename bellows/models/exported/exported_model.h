@@ -47,6 +47,9 @@ namespace models {
 /// Throws: c10::ValueError like load_exported()
 ModelEntry exported_entry(const std::string& path);
 
+/// Returns whether the model, or the model that it wraps, is from load_exported().
+bool is_exported_model(const Model& model);
+
 /// Returns whether `name` names an exported program. This is the case if it ends in .pt2.
 bool is_exported_path(const std::string& name);
 
