@@ -12,6 +12,7 @@
 #include "bellows/kernels/cuda/optimizers.h"
 #include "bellows/kernels/dynamic_map.h"
 #include "bellows/kernels/stochastic_round.h"
+#include "bellows/optim/larc.h"
 #include "bellows/optim/optimizer_internals.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/optim/state/fields_impl.h"
@@ -160,11 +161,8 @@ class LibtorchOptimizer::Working {
   std::vector<std::pair<at::Tensor*, at::Tensor>> substituted_;
 };
 
-// --- LARC
+// --- options
 
-namespace {
-
-/// Returns the option with this name; null if the class of the options does not have it.
 double* find_number(torch::optim::OptimizerOptions& options, std::string_view name) {
   double* found = nullptr;
   with_kind(options, [&](auto kind) {
@@ -178,81 +176,12 @@ double* find_number(torch::optim::OptimizerOptions& options, std::string_view na
   return found;
 }
 
-}  // namespace
-
 bool LibtorchOptimizer::needs_all_gradients() const {
   return std::any_of(param_groups_.begin(), param_groups_.end(), [](const OptimizerParamGroup& group) {
     const auto options = group.options().clone();
     const double* const limit = find_number(*options, "max_grad_norm");
     return limit && *limit > 0;
   });
-}
-
-/// While it lives, the gradients contain the weight decay and the adaptive rates, and the groups have no weight decay.
-class LibtorchOptimizer::Larc {
- public:
-  explicit Larc(LibtorchOptimizer& optimizer) : optimizer_(optimizer) {
-    TORCH_CHECK_VALUE(!optimizer.any_gradient(has_sparse_gradient), optimizer.common_.name,
-                      "::step: LARC does not support sparse gradients. Set sparse(false) in the embedding.");
-    for (OptimizerParamGroup& group : optimizer.param_groups_) scale(group);
-    decays_.reserve(optimizer.param_groups_.size());
-    for (OptimizerParamGroup& group : optimizer.param_groups_)
-      decays_.push_back(std::exchange(weight_decay_of(group.options()), 0));
-  }
-  ~Larc() {
-    for (size_t g = 0; g < decays_.size(); ++g) weight_decay_of(optimizer_.param_groups_[g].options()) = decays_[g];
-  }
-  Larc(const Larc&) = delete;
-  Larc& operator=(const Larc&) = delete;
-
- private:
-  static double& weight_decay_of(torch::optim::OptimizerOptions& options) {
-    return *find_number(options, "weight_decay");
-  }
-
-  void scale(OptimizerParamGroup& group) const {
-    const double lr = group.options().get_lr(), decay = weight_decay_of(group.options());
-    for_each_list(group.params(), [&](const TensorList& parameters) {
-      TensorList weights, grads = gradients_of(parameters);
-      weights.reserve(parameters.size());
-      for (const at::Tensor& p : parameters) {
-        const at::Tensor master = optimizer_.master_of(p);
-        weights.push_back(master.defined() ? master : p.detach());
-      }
-      // The numbers stay on the device, so that the host does not wait for them.
-      const at::Tensor of_weights = norms(weights), of_grads = norms(grads);
-      const auto [trust, clip, eps] = *optimizer_.larc_;
-      at::Tensor rate = of_weights * trust / (of_grads + of_weights * decay + eps);
-      if (clip) rate = (rate / lr).clamp_max(1);
-      const at::Tensor skipped = (of_weights == 0).logical_or_(of_grads == 0);
-      const TensorList rates = rate.masked_fill(skipped, 1).unbind();
-      const TensorList decays = at::full_like(rate, decay).masked_fill_(skipped, 0).unbind();
-      for (size_t i = 0; i < grads.size(); ++i) {
-        if (decay != 0) grads[i].addcmul_(weights[i], decays[i].to(weights[i].scalar_type()));
-        grads[i].mul_(rates[i]);
-      }
-    });
-  }
-  static at::Tensor norms(const TensorList& tensors) {
-    TensorList all = at::_foreach_norm(tensors);
-    for (at::Tensor& norm : all) norm = norm.to(norm.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-    return at::stack(all);
-  }
-
-  LibtorchOptimizer& optimizer_;
-  std::vector<double> decays_;
-};
-
-void LibtorchOptimizer::set_larc(const std::optional<LarcOptions>& options) {
-  if (options) {
-    TORCH_CHECK_VALUE(
-        !common_.whole_parameters, common_.name,
-        " normalizes gradients itself, so LARC would have no effect. Use LARC with SGD, or leave it out.");
-    check_option(common_.name, "trust_coefficient of LARC", options->trust_coefficient,
-                 std::numeric_limits<double>::min());
-    check_option(common_.name, "eps of LARC", options->eps);
-  }
-  larc_ = options;
 }
 
 // --- construction

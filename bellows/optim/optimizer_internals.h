@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "bellows/optim/fused/fused_step.h"
 #include "bellows/optim/optimizers.h"
@@ -69,7 +70,10 @@ TensorList gradients_of(const TensorList& parameters);
 /// gradients and state. They then stay in the cache from one operator to the next.
 void for_each_list(const TensorList& parameters, const std::function<void(const TensorList&)>& step);
 
-// --- checks of options
+// --- options
+
+/// Returns the option with this name; null if the class of the options does not have it.
+double* find_number(torch::optim::OptimizerOptions& options, std::string_view name);
 
 /// Throws: c10::ValueError unless low <= value < high; NaN always throws
 void check_option(const char* optimizer, const char* option, double value, double low = 0,

@@ -60,8 +60,8 @@ std::shared_ptr<torch::optim::Optimizer> optimizer_of(const Options& options, st
 }
 
 /// The matrices that AdamW updates with the optimizer muon: embeddings, and the layer of the outputs.
-const std::vector<std::string> not_for_muon = {"*embed*", "*.wte.*", "*.wpe.*", "*classifier*", "*lm_head*",
-                                               "*pooler*", "*vocab_*", "fc.*",   "head.*"};
+const std::vector<std::string> not_for_muon = {"*embed*",  "*.wte.*",  "*.wpe.*", "*classifier*", "*lm_head*",
+                                               "*pooler*", "*vocab_*", "fc.*",    "head.*"};
 
 optim::MuonOptions muon_options(const Recipe& recipe) {
   auto options = with_momentum<optim::MuonOptions>(recipe);

@@ -68,8 +68,15 @@ void expect_reference(const Rule& rule, bool one_second) {
 }  // namespace
 
 TEST(LayerwiseKernel, LambEqualsTheReference) {
-  const LambRule rule{.lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.1, .grad_factor = 0.5,
-                      .new1 = 0.1, .correction1 = 0.3, .correction2 = 0.2};
+  const LambRule rule{.lr = 0.01,
+                      .beta1 = 0.9,
+                      .beta2 = 0.99,
+                      .eps = 1e-6,
+                      .weight_decay = 0.1,
+                      .grad_factor = 0.5,
+                      .new1 = 0.1,
+                      .correction1 = 0.3,
+                      .correction2 = 0.2};
   for (const bool decoupled : {true, false}) {
     for (const bool adapts : {true, false}) {
       LambRule variant = rule;
@@ -80,8 +87,15 @@ TEST(LayerwiseKernel, LambEqualsTheReference) {
 }
 
 TEST(LayerwiseKernel, NovogradEqualsTheReference) {
-  const NovogradRule rule{.lr = 0.01, .beta1 = 0.9, .beta2 = 0.7, .eps = 1e-6, .weight_decay = 0.1, .grad_factor = -0.5,
-                          .new1 = 0.1, .correction1 = 0.3, .correction2 = 0.2};
+  const NovogradRule rule{.lr = 0.01,
+                          .beta1 = 0.9,
+                          .beta2 = 0.7,
+                          .eps = 1e-6,
+                          .weight_decay = 0.1,
+                          .grad_factor = -0.5,
+                          .new1 = 0.1,
+                          .correction1 = 0.3,
+                          .correction2 = 0.2};
   for (int variant = 0; variant < 8; ++variant) {
     NovogradRule one = rule;
     one.first = variant & 1, one.inside_moment = variant & 2, one.max_norm = variant & 4;

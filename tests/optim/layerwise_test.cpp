@@ -27,7 +27,8 @@ const LayerShapes layer_shapes = {{}, {17}, {5, 3}, {2, 3, 2, 2}};
 const LayerShapes muon_shapes = {{5, 3}, {3, 7}, {4, 4}, {}, {17}, {5, 3}, {2, 3, 2, 2}};
 
 const LayerJson& layer_golden() {
-  static const LayerJson golden = LayerJson::parse(std::ifstream(BELLOWS_SOURCE_DIR "/tests/goldens/optim/layerwise.json"));
+  static const LayerJson golden =
+      LayerJson::parse(std::ifstream(BELLOWS_SOURCE_DIR "/tests/goldens/optim/layerwise.json"));
   return golden;
 }
 
@@ -130,7 +131,8 @@ LayerOptimizer muon_optimizer(const LayerJson& json, const LayerTensors& p, Impl
   }
   if (json.value("adjust_lr_fn", "original") == "match_rms_adamw") o.adjust_lr_fn = MuonRate::match_rms_adamw;
   o.adamw_lr_factor = json.value("adamw_lr_factor", o.adamw_lr_factor);
-  if (json.contains("adamw_betas")) o.adamw_beta1 = json.at("adamw_betas").at(0), o.adamw_beta2 = json.at("adamw_betas").at(1);
+  if (json.contains("adamw_betas"))
+    o.adamw_beta1 = json.at("adamw_betas").at(0), o.adamw_beta2 = json.at("adamw_betas").at(1);
   return std::make_unique<Muon>(p, o);
 }
 
@@ -139,7 +141,8 @@ void expect_trajectory(torch::optim::Optimizer& optimizer, const LayerTensors& p
   for (const int last : {1, 50}) {
     layer_steps(optimizer, p, last == 1 ? 1 : 2, last);
     const auto values = expected.at(std::to_string(last)).get<std::vector<double>>();
-    EXPECT_LE((layer_flat(p) - torch::tensor(values, at::kDouble)).abs().max().item<double>(), limit) << "step " << last;
+    EXPECT_LE((layer_flat(p) - torch::tensor(values, at::kDouble)).abs().max().item<double>(), limit)
+        << "step " << last;
   }
 }
 
@@ -241,7 +244,8 @@ TEST(Layerwise, GoesOnWithTheSameBits) {
 }
 
 TEST(Layerwise, DividesByTheScaleAndClimbs) {
-  const LayerTensors plain = layer_parameters(layer_shapes, at::kFloat), other = layer_parameters(layer_shapes, at::kFloat);
+  const LayerTensors plain = layer_parameters(layer_shapes, at::kFloat),
+                     other = layer_parameters(layer_shapes, at::kFloat);
   Lamb down(plain, {.lr = 0.5}), up(other, {.maximize = true});
   EXPECT_TRUE(up.takes_grad_scale());
   up.set_lr_tensor(torch::tensor(0.5));
@@ -253,7 +257,8 @@ TEST(Layerwise, DividesByTheScaleAndClimbs) {
 }
 
 TEST(Layerwise, GroupsHaveTheirOwnOptions) {
-  const LayerTensors apart = layer_parameters(layer_shapes, at::kDouble), together = layer_parameters(layer_shapes, at::kDouble);
+  const LayerTensors apart = layer_parameters(layer_shapes, at::kDouble),
+                     together = layer_parameters(layer_shapes, at::kDouble);
   const LambOptions options{.lr = 0.01, .max_grad_norm = 0};
   LambOptions other = options;
   other.lr = 0.05;

@@ -158,10 +158,10 @@ TEST(RunLog, AResumeCutsWhatStandsBehindItsStep) {
   EXPECT_THAT(csv_of(folder), ElementsAre("step,loss", "1,1", "2,2", "3,3", "4,4", "5,5", "6,6", "7,107", "8,108",
                                           "9,109", "10,110", "11,111", "12,112"));
   EXPECT_EQ(json_of(folder).size(), 12U);
-  const auto points = scalars_of(folder, "loss");
-  ASSERT_EQ(points.size(), 12U);
-  EXPECT_EQ(points[5], std::pair(int64_t{6}, 6.0));
-  EXPECT_EQ(points[6], std::pair(int64_t{7}, 107.0));
+  const auto losses = scalars_of(folder, "loss");
+  ASSERT_EQ(losses.size(), 12U);
+  EXPECT_EQ(losses[5], std::pair(int64_t{6}, 6.0));
+  EXPECT_EQ(losses[6], std::pair(int64_t{7}, 107.0));
 }
 
 TEST(RunLog, AResumeGoesOnWithTheRowOfItsStepAndWithItsSeconds) {

@@ -141,7 +141,9 @@ TEST_F(SearchTest, PrunesTrialsThatAreRunning) {
   bool best_ran = false;
   for (const Trial& trial : study.trials()) {
     const bool best = file.study.space.text(trial.values) == "lr=0.3";
-    if (best_ran) EXPECT_EQ(trial.state, TrialState::pruned);
+    if (best_ran) {
+      EXPECT_EQ(trial.state, TrialState::pruned);
+    }
     best_ran = best_ran || best;
     EXPECT_FALSE(std::filesystem::exists(folder_ + "/trial-0000/run"));
   }
@@ -185,8 +187,8 @@ namespace {
 std::map<double, double> complete_trials(const Study& study) {
   std::map<double, double> results;
   for (const Trial& trial : study.trials()) {
-    if (trial.state == TrialState::complete)
-      EXPECT_TRUE(results.emplace(trial.values[0], trial.objective).second) << "configuration " << trial.values[0];
+    if (trial.state != TrialState::complete) continue;
+    EXPECT_TRUE(results.emplace(trial.values[0], trial.objective).second) << "configuration " << trial.values[0];
   }
   return results;
 }

@@ -10,7 +10,7 @@ struct LayerwiseChunk {
   /// Sums over the range. LAMB: squares of the parameter, and of the update. NovoGrad: squares of the gradient, or its
   /// largest absolute value.
   double sums[2] = {};
-  /// What the sums of all ranges gave. LAMB: the step size. NovoGrad: the divisor of the gradient.
+  /// The result of the sums of all ranges. LAMB: the step size. NovoGrad: the divisor of the gradient.
   double factor = 0;
 };
 

@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(Programs, ExportedProgramTest,
                          testing::Values("cnn", "cnn_functional", "bert", "gpt2", "two", "lstm", "cond", "buffers",
                                          "buffers_functional", "average", "average_functional", "tied", "keyword",
                                          "dropouts", "shapes", "flow", "odd", "depth", "autocast", "scan"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& test) { return std::string(test.param); });
 
 TEST(ExportedModelTest, NamesInputsAndOutputs) {
   const Model two = load_exported(golden("two.pt2"));
