@@ -52,6 +52,30 @@ TEST(Lock, TwoRunsInOneFolderAreRefusedUntilOneIsKilled) {
   close(ends[1]);
 }
 
+// A child of a killed run has the lock until it calls exec or ends.
+TEST(Lock, WaitsForChildrenOfAKilledRun) {
+  const TemporaryFolder temporary;
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const Folder folder(temporary.path());
+    if (fork() == 0) {
+      if (write(ends[1], "x", 1) == 1) usleep(100'000);
+      _exit(0);
+    }
+    pause();
+    _exit(3);
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ends[0], &byte, 1), 1);
+  kill(child, SIGKILL);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(error_of([&] { Folder(temporary.path()); }), "");
+  close(ends[0]);
+  close(ends[1]);
+}
+
 TEST(Lock, AlsoWithinOneProcess) {
   const TemporaryFolder temporary;
   {

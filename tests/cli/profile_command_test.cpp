@@ -71,7 +71,8 @@ TEST(ProfileCommand, ProfilesTheRanksOfALauncher) {
   EXPECT_EQ(written["ranks"]["collectives"][0]["name"], "all_reduce");
   std::set<std::string> names;
   std::set<int64_t> processes;
-  for (const auto& event : nlohmann::json::parse(read_text_file(trace))["traceEvents"]) {
+  const auto traced = nlohmann::json::parse(read_text_file(trace));
+  for (const auto& event : traced["traceEvents"]) {
     names.insert(event["name"] == "process_name" ? event["args"]["name"] : event["name"]);
     processes.insert(event["pid"].get<int64_t>());
   }

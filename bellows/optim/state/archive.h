@@ -13,9 +13,13 @@
 // Archives of the option and state classes of Bellows, from their fields (fields_impl.h).
 namespace bellows::optim {
 
+/// Undefined tensors are left out, because an archive cannot contain them.
 template <class T>
 void write_fields(torch::serialize::OutputArchive& archive, T object) {
-  fields(object, [&](const char* name, auto& value) { archive.write(name, c10::IValue(value)); });
+  fields(object, [&](const char* name, auto& value) {
+    const c10::IValue stored(value);
+    if (!stored.isTensor() || stored.toTensor().defined()) archive.write(name, stored);
+  });
 }
 
 /// Fields that the archive does not contain keep their values.
