@@ -92,7 +92,7 @@ TEST(TrainCommand, KeysListsTheKeysOfRecipes) {
     at = text.find("\n  " + field.name + " ", at);
     ASSERT_NE(at, std::string::npos) << field.name << " is missing, or not in its place:\n" << outcome.out;
   }
-  EXPECT_THAT(outcome.out, testing::ContainsRegex(
+  EXPECT_THAT(outcome.out, ::testing::ContainsRegex(
                                "momentum of sgd, larc, rmsprop and muon \\(number, 0 to 1\\)\n +\\[default: 0.9\\]\n"));
   EXPECT_THAT(outcome.out, HasSubstr("[default: \"\"]"));
 }
