@@ -36,6 +36,23 @@ bool rename_to_own(std::string& name, const std::vector<size_t>& indexes) {
   return true;
 }
 
+/// The parameters of each group of an optimizer. The groups of ZeRO-2 and ZeRO-3 list shards instead.
+std::vector<std::vector<at::Tensor>> grouped_parameters(const torch::optim::Optimizer& optimizer) {
+  const auto* sharded = dynamic_cast<const ShardedOptimizer*>(&optimizer);
+  std::vector<std::vector<at::Tensor>> groups;
+  auto next = sharded ? sharded->parameters().begin() : std::vector<at::Tensor>::const_iterator();
+  for (const auto& group : optimizer.param_groups()) {
+    const auto count = static_cast<std::ptrdiff_t>(group.params().size());
+    if (sharded) {
+      groups.emplace_back(next, next + count);
+      next += count;
+    } else {
+      groups.push_back(group.params());
+    }
+  }
+  return groups;
+}
+
 /// Positions in the model of the parameters in each group of an optimizer.
 using GroupPositions = std::vector<std::set<size_t>>;
 
@@ -127,9 +144,9 @@ std::vector<size_t> HeldTensors::global_indexes(const torch::optim::Optimizer& o
   GroupPositions own;
   std::string problem;
   std::vector<std::pair<size_t, size_t>> places;  // group and position of each parameter
-  for (const auto& parameters : optimizer.param_groups()) {
+  for (const std::vector<at::Tensor>& parameters : grouped_parameters(optimizer)) {
     auto& positions = own.emplace_back();
-    for (const at::Tensor& tensor : parameters.params()) {
+    for (const at::Tensor& tensor : parameters) {
       const auto found =
           std::find_if(all_.begin(), all_.end(), [&](const Parameter& one) { return one.tensor.is_same(tensor); });
       if (found == all_.end() || !holds(tensor)) {

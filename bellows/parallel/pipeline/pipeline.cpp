@@ -30,6 +30,7 @@
 #include "bellows/parallel/pipeline/stage_exchange.h"
 #include "bellows/parallel/pipeline/stage_runner.h"
 #include "bellows/parallel/pipeline/stages.h"
+#include "bellows/parallel/zero/gradient_buckets.h"
 #include "bellows/report/trace_writer.h"
 
 namespace bellows::parallel {
@@ -301,6 +302,46 @@ PreparedBatch prepare_batch(const std::vector<at::Tensor>& inputs, const std::ve
   return batch;
 }
 
+/// The exchanges of ZeRO-2 and ZeRO-3 for the parameters of this rank. While this object exists, backward passes leave
+/// complete gradients in the parameters, so that tied weights can be added and each step has one exchange.
+class ShardedExchanges {
+ public:
+  explicit ShardedExchanges(const PipelineState& state) {
+    for (const at::Tensor& parameter : state.tensors.own()) {
+      GradientShards* const shards = GradientShards::of(parameter);
+      if (!shards) {
+        rest_.push_back(parameter);
+      } else if (std::find(exchanges_.begin(), exchanges_.end(), shards) == exchanges_.end()) {
+        exchanges_.push_back(shards);
+      }
+    }
+    const std::vector<int> alone = {state.group->ranks()[static_cast<size_t>(state.rank)]};
+    const std::vector<int>& expected = state.options.data ? state.options.data->ranks() : alone;
+    for (const GradientShards* shards : exchanges_) {
+      TORCH_CHECK_VALUE(shards->ranks().ranks() == expected,
+                        "pipeline: zero_optimizer() averages gradients over the ranks [",
+                        c10::Join(", ", shards->ranks().ranks()), "], but the data and context axes have the ranks [",
+                        c10::Join(", ", expected), "]. Pass the group of these axes to zero_optimizer().");
+    }
+    for (GradientShards* shards : exchanges_) shards->start_keeping();
+  }
+  ~ShardedExchanges() {
+    for (GradientShards* shards : exchanges_) shards->stop_keeping();
+  }
+  ShardedExchanges(const ShardedExchanges&) = delete;
+  ShardedExchanges& operator=(const ShardedExchanges&) = delete;
+
+  /// Averages the gradients over the other pipelines and the other parts of the sequences.
+  void average(const std::optional<comm::Group>& data) const {
+    if (data) average_gradients(rest_, *data);
+    for (GradientShards* shards : exchanges_) shards->exchange_kept();
+  }
+
+ private:
+  std::vector<GradientShards*> exchanges_;
+  std::vector<at::Tensor> rest_;  ///< parameters with complete gradients
+};
+
 /// Returns a number of the last stage on all ranks.
 double from_last(double number, const PipelineState& state) {
   const at::Tensor value = at::scalar_tensor(number, at::TensorOptions(state.device).dtype(at::kDouble));
@@ -374,16 +415,16 @@ double Pipeline::step(const std::vector<at::Tensor>& inputs, const std::vector<a
                  .tensor = state.options.tensor ? &*state.options.tensor : nullptr,
                  .divide_backward = state.options.divide_backward,
                  .check_finite = state.options.check_finite};
+  const ShardedExchanges exchanges(state);
   TiedGradients tied(state.tied);
   state.run(*state.training, std::move(step), inputs);
   double mean = 0;
   try {
     tied.add_over_ranks();
     mean = from_last(state.training->runner.loss(), state) * batch.factor;
-    if (const auto& data = state.options.data) {
-      mean = sum_over_replicas(mean, *data, state.device) / data->size();
-      if (options.average_gradients) average_gradients(state.tensors.own(), *data);
-    }
+    const std::optional<comm::Group>& data = state.options.data;
+    if (data) mean = sum_over_replicas(mean, *data, state.device) / data->size();
+    if (options.average_gradients) exchanges.average(data);
   } catch (const std::exception& error) {
     state.fail("the end of the step", user_message(error));
   }

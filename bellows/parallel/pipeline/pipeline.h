@@ -84,7 +84,10 @@ struct PipelineStepOptions {
 /// Meshes: with PipelineOptions::data, the ranks of one pipeline pass the same batch, and each pipeline has its own
 /// batches. The mean is that of all batches, and gradients are averaged at the end of step(). With
 /// PipelineOptions::tensor, the layers of each stage are divided, too, and with PipelineOptions::context the sequences.
-/// Clipping and GradScaler use all axes.
+/// Clipping and GradScaler use all axes. zero_optimizer() with model() and the group of the data axis, combined with that
+/// of the context axis, divides the state of the stages. In stages 2 and 3, the micro-batches of a step add complete
+/// gradients, which step() then exchanges once. Parameters of stage 3 are gathered for each micro-batch, or once per step
+/// if you call ShardedOptimizer::gather_parameters() before step().
 ///
 ///     bw::comm::Mesh mesh(world, {{"data", 2}, {"pipeline", 2}, {"tensor", 2}});
 ///     auto tensor = bw::parallel::parallelize(model, mesh, "tensor", bw::parallel::tensor_plan(model));

@@ -22,15 +22,16 @@ std::optional<comm::Group> duplicate_of(const std::optional<comm::Group>& group)
 
 class GradientShards::OfSlices final : public ShardedGradients {
  public:
-  OfSlices(const GradientShards& shards, const ShardedGradients& slices) : shards_(shards), slices_(slices) {}
+  OfSlices(GradientShards& shards, const ShardedGradients& slices) : shards_(shards), slices_(slices) {}
   virtual ~OfSlices() = default;
   at::Tensor over_ranks(at::Tensor number, Over op) const override {
     return slices_.over_ranks(shards_.over_ranks(std::move(number), op), op);
   }
   const ShardedGradients* outer() const override { return &slices_; }
+  GradientShards& shards() const { return shards_; }
 
  private:
-  const GradientShards& shards_;
+  GradientShards& shards_;
   const ShardedGradients& slices_;
 };
 
@@ -67,20 +68,24 @@ GradientShards::~GradientShards() = default;
 
 void GradientShards::register_gradients() {
   std::map<const ShardedGradients*, std::vector<std::pair<at::Tensor, at::Tensor>>> by_slices;
+  std::vector<at::Tensor> copies;  // parameters that other ranks of a pipeline or of a tensor axis count in norms
   for (size_t i = 0; i < layout_.trained_places; ++i) {
     const Place& place = layout_.places[i];
-    by_slices[gradient_part(place.parameter).owner].emplace_back(place.parameter, place.piece);
+    const GradientPart part = gradient_part(place.parameter);
+    by_slices[part.owner].emplace_back(place.parameter, place.piece);
+    if (!part.counted) copies.push_back(place.parameter);
   }
   for (auto& [slices, parts] : by_slices) {
     const ShardedGradients* owner = this;
     if (slices) owner = of_slices_.emplace_back(std::make_unique<OfSlices>(*this, *slices)).get();
-    entries_.push_back(std::make_unique<ShardedGradientsEntry>(*owner, std::move(parts)));
+    entries_.push_back(std::make_unique<ShardedGradientsEntry>(*owner, std::move(parts), copies));
   }
 }
 
-bool GradientShards::shards(const at::Tensor& parameter) {
+GradientShards* GradientShards::of(const at::Tensor& parameter) {
   const ShardedGradients* owner = gradient_part(parameter).owner;
-  return dynamic_cast<const GradientShards*>(owner) || dynamic_cast<const OfSlices*>(owner);
+  if (const auto* slices = dynamic_cast<const OfSlices*>(owner)) return &slices->shards();
+  return const_cast<GradientShards*>(dynamic_cast<const GradientShards*>(owner));  // it was registered as *this
 }
 
 at::TensorOptions GradientShards::options_of(const Unit& unit) const {
@@ -147,6 +152,16 @@ void GradientShards::start_keeping() {
 void GradientShards::stop_keeping() {
   const MutexLock lock(mutex_);
   --keeps_;
+}
+
+void GradientShards::exchange_kept() {
+  const c10::NoGradGuard no_grad;
+  const MutexLock lock(mutex_);
+  check_ended("the exchange of gradients");
+  for (size_t i = 0; i < layout_.trained_places; ++i)
+    kept_[i] = layout_.places[i].parameter.grad().defined();  // also those that other ranks have sent (tied weights)
+  open_ = true;
+  end();
 }
 
 void GradientShards::start_updates(Updates& updates) {

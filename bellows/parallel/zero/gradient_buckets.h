@@ -53,12 +53,18 @@ class GradientShards final : public ShardedGradients {
   // Not checked: no other thread uses this object outside of backward. The same applies to take_used().
   at::Tensor over_ranks(at::Tensor number, Over op) const override BELLOWS_NO_THREAD_SAFETY_ANALYSIS;
   /// Whether an object of this class shards the gradient of a parameter.
-  static bool shards(const at::Tensor& parameter);
+  static bool shards(const at::Tensor& parameter) { return of(parameter) != nullptr; }
+  /// Returns the object that shards the gradient of a parameter; null if there is none.
+  static GradientShards* of(const at::Tensor& parameter);
+  /// The ranks of all replicas, over which gradients are averaged.
+  const comm::Group& ranks() const { return all_; }
 
   /// From start_keeping() to stop_keeping(), backward passes leave their gradients in `parameter.grad()`. The next backward
   /// pass exchanges the sums. Calls can be nested.
   void start_keeping();
   void stop_keeping();
+  /// Exchanges the gradients in `parameter.grad()`, without a backward pass. Collective.
+  void exchange_kept();
 
   /// From start_updates() to stop_updates(), each backward pass updates the parameters and frees their gradients.
   /// over_ranks() and start_keeping() then throw.

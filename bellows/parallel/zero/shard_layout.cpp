@@ -172,6 +172,11 @@ void append(Layout& layout, const NamedTensors& parameters, const std::string* m
 
 }  // namespace
 
+bool matches_module(const NamedTensors& parameters, const std::string& pattern) {
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [&](const auto& item) { return !matching_module(item.first, pattern).empty(); });
+}
+
 at::Tensor Place::view_of(const at::Tensor& buffer) const {
   std::vector<int64_t> strides(order.size());
   int64_t stride = 1;

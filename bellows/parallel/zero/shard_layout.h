@@ -88,6 +88,9 @@ struct LayoutOptions {
 Layout lay_out(const NamedTensors& trained, const NamedTensors& frozen, const ShardGroups& groups,
                const LayoutOptions& options);
 
+/// Whether a pattern matches a module that has one of the parameters; see LayoutOptions::units.
+bool matches_module(const NamedTensors& parameters, const std::string& pattern);
+
 /// Reads this rank's slice of a bucket into Unit::shard.
 void read_shard(const Unit& unit, const std::vector<Place>& places, int rank, const WeightsSource& weights);
 

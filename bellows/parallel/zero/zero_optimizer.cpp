@@ -16,12 +16,10 @@
 #include <unordered_set>
 
 #include "bellows/comm/collectives.h"
-#include "bellows/core/sharded_gradients.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/optim/state/state.h"
 #include "bellows/parallel/ddp/reducer.h"
 #include "bellows/parallel/ddp/same_model.h"
-#include "bellows/parallel/tensor/tensor_parallel.h"
 #include "bellows/parallel/zero/shard_options.h"
 #include "bellows/parallel/zero/zero_optimizer_impl.h"
 
@@ -53,7 +51,7 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) 
 }
 
 /// The parameters of the model that the optimizer trains, each once, in the model's order.
-NamedTensors trained(const Model& model, const std::vector<at::Tensor>& optimized, int stage) {
+NamedTensors trained(const Model& model, const std::vector<at::Tensor>& optimized) {
   std::unordered_set<const at::TensorImpl*> wanted, known;
   for (const at::Tensor& parameter : optimized) wanted.insert(parameter.unsafeGetTensorImpl());
   NamedTensors result;
@@ -62,9 +60,6 @@ NamedTensors trained(const Model& model, const std::vector<at::Tensor>& optimize
     if (!known.insert(impl).second || !wanted.count(impl) || !parameter.requires_grad()) continue;
     TORCH_CHECK_VALUE(!GradientShards::shards(parameter), "zero_optimizer: parameter \"", name,
                       "\" already belongs to another sharded optimizer.");
-    TORCH_CHECK_VALUE(stage == 1 || !gradient_part(parameter).owner || is_divided(parameter),
-                      "zero_optimizer: a pipeline has parameter \"", name, "\", and stage ", stage,
-                      " would exchange its gradient for each micro-batch. Use stage 1.");
     result.emplace_back(name, parameter);
   }
   for (size_t i = 0; i < optimized.size(); ++i) {
@@ -520,7 +515,7 @@ struct ParameterLists {
 ParameterLists list_parameters(const ShardedOptimizer::Impl& impl) {
   ParameterLists lists;
   create_on_all_ranks(impl.all, [&] {
-    lists.trained = trained(impl.model, impl.parameters, impl.options.stage);
+    lists.trained = trained(impl.model, impl.parameters);
     if (impl.options.shard_frozen) lists.frozen = frozen(impl.model);
     if (impl.options.shard_frozen || !impl.options.weights_file.empty()) check_first(impl.model);
   });

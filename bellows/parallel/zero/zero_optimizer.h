@@ -105,7 +105,8 @@ struct SavedTensor {
 /// complete gradients stay in `parameter.grad()`. The parameter groups contain the parameters.
 ///
 /// Stage 2: do not use DistributedDataParallel. Every backward() averages the gradients over the ranks, and each rank
-/// stores its shard of the mean. After backward(), `parameter.grad()` is undefined. The parameter groups contain 1-D
+/// stores its shard of the mean. In a Pipeline, step() does so once, after all micro-batches, and `group` and `replicas`
+/// must be the ranks of its data and context axes. After backward(), `parameter.grad()` is undefined. The parameter groups contain 1-D
 /// shards instead of the parameters. step() frees the gradients of the shards. Gradient accumulation needs no extra
 /// memory, because only shards accumulate. With no_sync(), it needs memory for all gradients instead, but only the last
 /// backward() communicates. All ranks must call backward() the same number of times.
@@ -183,7 +184,7 @@ class ShardedOptimizer final : public torch::optim::Optimizer,
   /// Numerics: bit-identical to backward(), step() and zero_grad() (tests/parallel/zero/in_backward_test.cpp)
   /// Cost:     gradients take no memory except for the exchange. For each bucket, the ranks also exchange one byte per
   ///           parameter, instead of one exchange per step
-  /// Throws:   c10::ValueError in stage 1, if there are gradients, and if such a guard exists. While the guard exists,
+  /// Throws:   c10::ValueError in stage 1 (without gradients, stage 2 stores the same as stage 1 and sends less), if there are gradients, and if such a guard exists. While the guard exists,
   ///           no_sync(), clipping and a GradScaler throw, and so does backward() with create_graph. If backward() throws,
   ///           the ranks may hold different weights, and the next backward() throws, too
   std::shared_ptr<void> step_in_backward() override;
@@ -283,7 +284,7 @@ class ShardedOptimizer final : public torch::optim::Optimizer,
 /// Throws: c10::ValueError, before anything changes, if the ranks' parameters, options or versions of Bellows or libtorch
 ///         differ (the message names the rank and the difference). Paths may differ. It is also thrown if an option is
 ///         out of range, or if a pattern in `units` matches no module (the message suggests one). The parameters must not
-///         belong to another model, to amp::MasterWeights or, in stages 2 and 3, to a Pipeline. Not supported are LBFGS,
+///         belong to another model or to amp::MasterWeights. Not supported are LBFGS,
 ///         Adafactor, lr_tensor, stochastic_rounding, and low-bit state of parameters that are not row-major. With
 ///         `offload_state` = file, optimizers without state and user-defined classes are not supported, either.
 ///         c10::Error on every rank if the folder of one rank does not exist or its disk has too little space.

@@ -82,7 +82,8 @@ class ShardedOptimizer::UpdatesInBackward final : public GradientShards::Updates
 
 std::shared_ptr<void> ShardedOptimizer::step_in_backward() {
   TORCH_CHECK_VALUE(impl_->gradients, "step_in_backward: ZeRO-1 needs the gradients of DistributedDataParallel, which ",
-                    "are complete only after backward. Set stage 2 or 3.");
+                    "are complete only after backward. Set stage 2, which then stores the same on each rank and sends ",
+                    "less, or stage 3.");
   if (!impl_->bucket_steps)
     impl_->bucket_steps = std::make_unique<BucketSteps>(*impl_->local, impl_->layout, nullptr, nullptr);
   auto updates = std::make_unique<UpdatesInBackward>(*this);

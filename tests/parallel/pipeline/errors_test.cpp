@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <torch/nn.h>
 
+#include "bellows/comm/mesh.h"
 #include "tests/parallel/pipeline/pipeline_support.h"
 #include "tests/support/errors.h"
 
@@ -45,15 +46,27 @@ TEST(PipelineErrors, BadInputIsRefusedBeforeAStep) {
               HasSubstr("\"net\" cannot be divided into a sequence of parts"));
 }
 
-TEST(PipelineErrors, OnlyStageOneOfZeroIsAccepted) {
+TEST(PipelineErrors, ZeroOverOtherRanksIsRefused) {
   run_ranks(2, [](const comm::Group& group) {
     const Model model = tensor::make_on_rank(tensor::gpt_task(), {});
-    const Pipeline stages = pipeline(models::model_parts(model), group, {.schedule = one_forward_one_backward(2, 2)});
+    Pipeline stages = pipeline(models::model_parts(model), group, {.schedule = one_forward_one_backward(2, 2)});
     const auto adamw = std::make_shared<optim::AdamW>(stages.parameters(), optim::AdamWOptions{});
     const comm::Group alone = comm::subgroup(group, {group.rank()}, "alone");
-    EXPECT_THAT(message_of([&] { zero_optimizer(adamw, model, alone, {.stage = 2}); }),
-                HasSubstr("and stage 2 would exchange its gradient for each micro-batch. Use stage 1."));
-    EXPECT_EQ(zero_optimizer(adamw, model, alone, {.stage = 1})->parameters().size(), stages.parameters().size());
+    const auto sharded = zero_optimizer(adamw, model, alone, {.stage = 2});
+    EXPECT_EQ(sharded->parameters().size(), stages.parameters().size());
+    step_of(stages);  // without a data axis, each rank averages over itself only
+    for (const at::Tensor& parameter : stages.parameters()) EXPECT_FALSE(parameter.grad().defined());
+    EXPECT_TRUE(sharded->param_groups()[0].params()[0].grad().defined());
+  });
+  run_ranks(4, [](const comm::Group& world) {
+    const comm::Mesh mesh(world, {{"data", 2}, {"pipeline", 2}});
+    const Model model = tensor::make_on_rank(tensor::gpt_task(), {});
+    Pipeline stages = pipeline(models::model_parts(model), mesh.group("pipeline"),
+                               {.schedule = one_forward_one_backward(2, 2), .data = mesh.group("data")});
+    const auto adamw = std::make_shared<optim::AdamW>(stages.parameters(), optim::AdamWOptions{});
+    const comm::Group alone = comm::subgroup(world, {world.rank()}, "alone");
+    const auto sharded = zero_optimizer(adamw, model, alone, {.stage = 2});
+    EXPECT_THAT(message_of([&] { step_of(stages); }), HasSubstr("Pass the group of these axes to zero_optimizer()"));
   });
 }
 

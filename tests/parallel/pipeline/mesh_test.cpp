@@ -94,6 +94,72 @@ TEST(PipelineMesh, TensorAxisMatchesOneProcess) {
   expect_mesh_like(alone, tensor::gpt_task(), few, {.data = 2, .tensor = 2}, one_forward_one_backward(2, 2));
 }
 
+/// Trains with ZeRO over the data axis.
+Outcome train_sharded(MeshRank& rank, const StagedTraining& run, const ShardOptions& options,
+                      const comm::Group& world) {
+  const std::vector<at::Tensor>& parameters = rank.stages.parameters();
+  const auto sgd = std::make_shared<optim::SGD>(parameters, optim::SGDOptions{.lr = 0.05, .momentum = 0.9});
+  const auto sharded = zero_optimizer(sgd, rank.stages.model(), rank.mesh.group("data"), options);
+  Outcome got;
+  for (int64_t step = 0; step < run.steps; ++step) {
+    sharded->zero_grad();
+    double sum = 0;
+    for (int64_t part = 0; part < run.accumulate; ++part) {
+      const bool average = options.stage > 1 || part + 1 == run.accumulate;
+      sum += rank.step(step * run.accumulate + part, 1.0 / static_cast<double>(run.accumulate), average);
+    }
+    got.losses.push_back(sum);
+    got.norms.push_back(optim::clip_grad_norm_(parameters, run.max_norm).item<double>());
+    sharded->step();
+  }
+  sharded->with_full_parameters([&] { got.weights = comm::gather(rank.stages.shards(), world); });
+  return got;
+}
+
+/// GPT-2 ties the embeddings in the first stage and the head in the last one.
+TEST(PipelineMesh, ShardedStagesMatchOneProcess) {
+  const StagedTraining run{.steps = 8, .accumulate = 2, .max_norm = 0.5};
+  const Task task = tensor::gpt_task();
+  const Outcome alone = train_alone(task, run);
+  std::mutex reports;
+  const auto expect_like_alone = [&](const Axes& axes, const PipelineSchedule& schedule, const ShardOptions& options) {
+    SCOPED_TRACE(c10::str(schedule.name, ", stage ", options.stage, ", tensor ", axes.tensor));
+    run_ranks(axes.ranks(), [&](const comm::Group& world) {
+      MeshRank rank(task, axes, schedule, world);
+      const Outcome got = train_sharded(rank, run, options, world);
+      const std::lock_guard<std::mutex> lock(reports);
+      expect_like(got, alone, 1e-9);
+    });
+  };
+  for (const int stage : {1, 2, 3}) {
+    expect_like_alone({.data = 2}, one_forward_one_backward(2, 2), {.stage = stage, .bucket_bytes = 2000});
+    expect_like_alone({.data = 2, .tensor = 2}, gpipe(2, 2), {.stage = stage});
+  }
+  for (const bool reshard : {true, false})
+    expect_like_alone({.data = 2}, zero_bubble_h1(2, 2),
+                      {.stage = 3, .bucket_bytes = 2000, .reshard_after_forward = reshard});
+  expect_like_alone({.data = 2}, gpipe(2, 2), {.stage = 2, .reduce_dtype = at::kDouble});
+}
+
+/// One exchange per step, which sends each gradient once, and not one for each micro-batch.
+TEST(PipelineMesh, ShardedStagesExchangeGradientsOncePerStep) {
+  run_ranks(4, [](const comm::Group& world) {
+    const auto sent = [&](int micro_batches) {
+      MeshRank rank(tensor::gpt_task(), {.data = 2}, one_forward_one_backward(2, micro_batches), world);
+      const comm::Group data = rank.mesh.group("data");
+      const auto sgd = std::make_shared<optim::SGD>(rank.stages.parameters(), optim::SGDOptions{.lr = 0.05});
+      const auto sharded = zero_optimizer(sgd, rank.stages.model(), data, {.stage = 2});
+      const int64_t before = comm::traffic(data)["reduce_scatter"].bytes;
+      rank.step(0, 1, true);
+      sharded->step();
+      return comm::traffic(data)["reduce_scatter"].bytes - before;
+    };
+    const int64_t once = sent(1);
+    EXPECT_GT(once, 0);
+    EXPECT_EQ(sent(2), once);
+  });
+}
+
 TEST(PipelineMesh, GradScalerSkipsAStepOnAllAxes) {
   for (const Axes& axes : {Axes{.data = 2}, Axes{.tensor = 2}}) {
     run_ranks(4, [&](const comm::Group& world) {
