@@ -45,7 +45,7 @@ at::Tensor run_inside(const std::shared_ptr<State>& state, const RunContextBlock
                       const at::Tensor& x) {
   const ContextBlock inside = [state, block](const at::Tensor& part) {
     const ContextParallel::Scope scope(state);
-    const ContextTap::Inside guard(*state->tap, part.size(1));
+    const ContextTap::Inside guard(*state->tap, part.size(1) * state->tap->sequence_parts());
     return block(part);
   };
   state->tap->set_output_divided(false);

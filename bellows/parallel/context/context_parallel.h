@@ -59,7 +59,8 @@ struct ContextBlocks {
 /// the complete sequence. Otherwise, use loss(). After the mean, all ranks have the same gradients, so optimizers and
 /// clip_grad_norm_() work unchanged.
 ///
-/// With tensor parallelism, set ContextOptions::tensor, and compute the mean over the ranks with the same slices of the
+/// With tensor parallelism, set ContextOptions::tensor. For its sequence parallelism, which divides this rank's part of
+/// each sequence again, set ContextBlocks::run to TensorParallel::sequence_blocks(). Compute the mean over the ranks with the same slices of the
 /// layers: comm::combine() of the data axis and this axis. With pipeline parallelism, use stage_parts() and
 /// stage_blocks(), and set PipelineOptions::context.
 ///

@@ -67,20 +67,24 @@ bool ContextTap::attention(const tap::OpRef& op, tap::Stack& stack) {
 
 /// Draws the mask of the complete sequence, as one process does, and uses this rank's part.
 at::Tensor ContextTap::divided_dropout(const at::Tensor& x, double p) {
-  TORCH_CHECK_VALUE(x.dim() >= 2 && (tokens_ == 0 || x.size(1) == tokens_),
+  const RandomSlice slice = tensor_ ? tensor_->random_slice(x) : RandomSlice{};
+  const bool of_tokens = x.dim() == 3 && slice.dim == 1;  // outside of divided layers, with sequence parallelism
+  const RandomSlice features = of_tokens ? RandomSlice{} : slice, tokens = of_tokens ? slice : RandomSlice{};
+  TORCH_CHECK_VALUE(x.dim() >= 2 && (tokens_ == 0 || x.size(1) * tokens.ranks == tokens_),
                     "context parallelism: dropout expected this rank's tokens in dim 1",
-                    tokens_ > 0 ? c10::str(" (", tokens_, " tokens)") : std::string(), ", got a tensor with sizes [",
-                    c10::Join(", ", x.sizes()), "].");
-  const RandomSlice features = tensor_ ? tensor_->random_slice(x) : RandomSlice{};
+                    tokens_ > 0 ? c10::str(" (", tokens_ / tokens.ranks, " tokens)") : std::string(),
+                    ", got a tensor with sizes [", c10::Join(", ", x.sizes()), "].");
   TORCH_CHECK_VALUE(features.ranks == 1 || features.dim > 1,
                     "context parallelism: with tensor parallelism, dropout of divided features expected a tensor "
                     "[N, T, features], got one with sizes [",
                     c10::Join(", ", x.sizes()), "].");
   if (p == 1) return x * at::zeros({}, x.options());
   std::vector<int64_t> sizes = x.sizes().vec();
-  sizes[1] *= group_.size();
-  const at::Tensor kept = kept_elements(sizes, x.options(), p, features, options_.generator);
-  return x * part_of_rank(kept, 1, group_.rank(), layout_).div(1 - p);
+  sizes[1] *= group_.size() * tokens.ranks;
+  const at::Tensor complete = kept_elements(sizes, x.options(), p, features, options_.generator);
+  const at::Tensor kept =
+      part_of_rank(complete, 1, group_.rank(), layout_).narrow(1, tokens.rank * x.size(1), x.size(1));
+  return x * kept.div(1 - p);
 }
 
 bool ContextTap::dropout(const tap::OpRef& op, tap::Stack& stack) {

@@ -36,6 +36,9 @@ class ContextTap final : public tap::ArgumentTap, public tap::OpCheck {
   const SequenceLayout& layout() const { return layout_; }
   const ContextAttentionOptions& options() const { return options_; }
 
+  /// Number of ranks of a tensor axis that divide this rank's part of each sequence again (sequence parallelism).
+  int64_t sequence_parts() const { return tensor_ && tensor_->divides_sequences() ? tensor_->group().size() : 1; }
+
   /// From now on, only tensors within an Inside guard are divided. Before, all tensors are.
   void divide_blocks_only() { blocks_only_ = true; }
   /// After the last block of a model, its output stays divided, until the next forward pass.

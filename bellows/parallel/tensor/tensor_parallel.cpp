@@ -206,6 +206,10 @@ bool TensorParallel::set_masks_left(bool on) const {
   return state_->tap->set_masks_left(on);
 }
 
+bool TensorParallel::divides_sequences() const {
+  return state_->tap->sequence();
+}
+
 RandomSlice TensorParallel::random_slice(const at::Tensor& x) const {
   return state_->tap->random_slice(x);
 }

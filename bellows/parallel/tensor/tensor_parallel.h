@@ -98,6 +98,8 @@ class TensorParallel {
   // For ContextParallel, which draws masks for parts of the sequence.
   /// While set, dropout draws no masks. Returns the previous value.
   bool set_masks_left(bool on) const;
+  /// Whether the forward pass is inside of the blocks of sequence_blocks(), where each rank has a part of the tokens.
+  bool divides_sequences() const;
   /// Returns this rank's slice of a tensor that dropout or attention gets in the forward pass.
   RandomSlice random_slice(const at::Tensor& x) const;
 

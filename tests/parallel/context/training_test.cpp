@@ -163,6 +163,36 @@ TEST(ContextTraining, WithTensorParallelism) {
   }
 }
 
+/// The ranks of the tensor axis divide this rank's part of each sequence again, also its masks.
+TEST(ContextTraining, WithSequenceParallelism) {
+  const Training how{.steps = 10, .dropout = 0.2, .max_norm = 0.5};
+  for (const Task& task : {text_tasks()[0], text_tasks()[1]}) {
+    SCOPED_TRACE(task.name);
+    const Outcome alone = tensor::train_alone(task, how);
+    for (const bool zigzag : {true, false}) {
+      std::mutex reports;
+      run_ranks(4, [&](const comm::Group& world) {
+        const comm::Mesh mesh(world, {{"context", 2}, {"tensor", 2}});
+        const Model whole = tensor::make_on_rank(task, how);
+        whole.train();
+        const at::Generator masks = at::detail::createCPUGenerator(mask_seed);
+        const TensorParallel layers = parallelize(whole, mesh, "tensor", tensor_plan(whole), {.generator = masks});
+        const ContextParallel context(mesh, "context", {.zigzag = zigzag, .generator = masks, .tensor = layers});
+        models::run_blocks_by(whole, context.blocks(2, {.run = layers.sequence_blocks(2)}));
+        const DistributedDataParallel ddp(layers.model(), context.group());
+        const auto scope = layers.scope();
+        Outcome got;
+        tensor::run_steps(
+            task, how, layers.model(), [&](const at::Tensor& x) { return ddp.forward(x); }, got,
+            [&] { return tensor::gathered_gradients(layers); });
+        got.weights = comm::gather(layers.shards(), layers.group());
+        const std::lock_guard<std::mutex> lock(reports);
+        tensor::expect_close(got, alone, 1e-9);
+      });
+    }
+  }
+}
+
 TEST(ContextTraining, ErrorsOfOtherAxes) {
   run_ranks(4, [&](const comm::Group& world) {
     const comm::Mesh mesh(world, {{"context", 2}, {"tensor", 2}});
