@@ -46,7 +46,7 @@ constexpr std::array known_starts{
     MagicBytes{"{"sv, "JSON text"},
     // The magic number 0x1950a86a20f9469cfc6c as a separate pickle, the start of torch.save files before PyTorch 1.6.
     MagicBytes{"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."sv,
-               "a torch.save file of the format before PyTorch 1.6 (load it in Python and save it again)"},
+               "a torch.save file of the format before PyTorch 1.6"},
     MagicBytes{"\x80\x02"sv, "a Python pickle"},
     MagicBytes{"\x80\x03"sv, "a Python pickle"},
     MagicBytes{"\x80\x04"sv, "a Python pickle"},

@@ -11,6 +11,7 @@ import json
 import pathlib
 import struct
 import tarfile
+import unittest.mock
 import zipfile
 
 import numpy as np
@@ -82,7 +83,30 @@ def rezip(source, target, change):
             new.writestr(zipfile.ZipInfo(info.filename), change(info.filename, old.read(info)))
 
 
+def write_2017():
+    """As PyTorch 0.1 wrote state dicts: `_rebuild_tensor` with four arguments. torch.load still reads them."""
+    base = torch.arange(24.0).reshape(2, 3, 4)
+    state = collections.OrderedDict(
+        [
+            ("features.0.weight", base),
+            ("features.0.transposed", base.transpose(0, 2)),
+            ("half", torch.arange(5, dtype=torch.float16)),
+            ("empty", torch.empty(0, 3)),
+            ("count", torch.tensor(2**40)),
+        ]
+    )
+
+    def reduce(tensor, _):
+        return torch._utils._rebuild_tensor, (tensor.storage(), tensor.storage_offset(), tuple(tensor.size()), tensor.stride())
+
+    with unittest.mock.patch.object(torch.Tensor, "__reduce_ex__", reduce):
+        torch.save(state, OUT / "legacy_2017.pt", _use_new_zipfile_serialization=False)
+    loaded = torch.load(OUT / "legacy_2017.pt")
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
+
+
 def write_torch():
+    write_2017()
     torch.save(tricky_value(), OUT / "tricky.pt")
     torch.save(optimizer_state(), OUT / "training.pt")
     torch.save({"w": torch.arange(3.0), "nested": {"v": torch.ones(2)}}, OUT / "mixed.pt")

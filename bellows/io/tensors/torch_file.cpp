@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "bellows/io/archives/zip.h"
+#include "bellows/io/tensors/legacy_torch_file.h"
 #include "bellows/io/tensors/pickler.h"
 #include "bellows/io/tensors/safetensors.h"
 #include "bellows/io/tensors/unpickler.h"
@@ -102,6 +103,7 @@ class StorageLoader {
 }  // namespace
 
 PickleValue torch_load_bytes(ByteSpan bytes, const std::string& where) {
+  if (is_legacy_torch_file(bytes)) return legacy_torch_load(bytes, where);
   TORCH_CHECK_VALUE(as_text(bytes).starts_with("PK"), where, ": expected a torch.save file, found ",
                     describe_content(bytes), ".");
   const ZipReader zip(bytes, where);
@@ -195,7 +197,8 @@ bool looks_like_safetensors(ByteSpan bytes) {
 
 NamedTensors load_tensors(const std::string& path) {
   const MappedFile file(path);
-  if (as_text(file.bytes()).starts_with("PK")) return flatten(torch_load_bytes(file.bytes(), path), path);
+  if (as_text(file.bytes()).starts_with("PK") || is_legacy_torch_file(file.bytes()))
+    return flatten(torch_load_bytes(file.bytes(), path), path);
   TORCH_CHECK_VALUE(looks_like_safetensors(file.bytes()), path, ": expected a safetensors or a torch.save file, found ",
                     describe_content(file.bytes()), ".");
   return load_safetensors(path);

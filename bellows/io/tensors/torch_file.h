@@ -8,15 +8,14 @@
 
 namespace bellows::io {
 
-/// Loads a file that was written by Python's torch.save in the zip format (since PyTorch 1.6).
+/// Loads a file that was written by Python's torch.save, in the zip format (since PyTorch 1.6) or the format before it.
 ///
 /// No code in the file is executed. The function supports the values that torch.load(weights_only=True) allows in
 /// practice: containers, numbers, text, tensors, parameters, dtypes, devices and torch.Size. Tensors are copied to the
 /// CPU, regardless of their original device, and keep their strides. Tensors that shared storage share it again.
 /// Checksums are verified, except in files without checksums (torch.serialization.set_crc32_options(False)).
 /// Throws: c10::ValueError if the file is missing, truncated or corrupt, or if a class is not allowed (the message
-///         names the class); if it is a TorchScript file, has the format before PyTorch 1.6, or is another kind of file
-///         (the message names the kind)
+///         names the class); if it is a TorchScript file or another kind of file (the message names the kind)
 /// Ref:    torch.load(path, map_location="cpu", weights_only=True)
 PickleValue torch_load(const std::string& path);
 /// Like torch_load(), but reads from memory.

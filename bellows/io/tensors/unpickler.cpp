@@ -258,6 +258,9 @@ class Unpickler {
     }
   }
 
+  /// Number of bytes that run() has read.
+  size_t position() const { return position_; }
+
   PickleValue run() {
     for (;;) {
       const size_t at = position_;
@@ -577,6 +580,14 @@ void Unpickler::check_shape(const PickleValue& value, int depth, bool in_result)
 PickleValue unpickle(ByteSpan bytes, const std::string& where,
                      const std::function<PickleValue(const PickleValue& id)>& persistent_load) {
   return Unpickler(bytes, where, persistent_load).run();
+}
+
+PickleValue unpickle_next(ByteSpan& bytes, const std::string& where,
+                          const std::function<PickleValue(const PickleValue& id)>& persistent_load) {
+  Unpickler unpickler(bytes, where, persistent_load);
+  PickleValue value = unpickler.run();
+  bytes = bytes.subspan(unpickler.position());
+  return value;
 }
 
 }  // namespace bellows::io

@@ -19,6 +19,10 @@ namespace bellows::io {
 PickleValue unpickle(ByteSpan bytes, const std::string& where,
                      const std::function<PickleValue(const PickleValue& id)>& persistent_load);
 
+/// Like unpickle(), but reads the pickle at the start of `bytes` and removes it from `bytes`.
+PickleValue unpickle_next(ByteSpan& bytes, const std::string& where,
+                          const std::function<PickleValue(const PickleValue& id)>& persistent_load);
+
 /// A class or function named in a pickle.
 struct PickleGlobal : PickleValue::Opaque {
   explicit PickleGlobal(std::string text) : name(std::move(text)) {}
