@@ -122,6 +122,7 @@ RecordingOptions with_names_of(const Model& model, size_t inputs, RecordingOptio
     options.input_names.reserve(inputs);
     for (size_t i = 0; i < inputs; ++i) options.input_names.push_back(declared[i].name);
   }
+  const EvalMode evaluation(model);  // in training mode, a model with auxiliary outputs has more outputs
   if (options.output_names.empty()) options.output_names = model.outputs();
   return options;
 }

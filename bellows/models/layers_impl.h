@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,7 +19,7 @@ struct DistilBertOptions;
 struct GptOptions;
 }  // namespace bellows::models
 
-/// Building blocks of the transformers in this component. Parameter names are those of torch::nn.
+/// Building blocks of the models in this component. Parameter names are those of torch::nn.
 namespace bellows::models::layers {
 
 /// Base class of root modules that can run their blocks through a callback; see run_blocks_by().
@@ -171,5 +172,77 @@ void check_pad_token(const std::string& model, int64_t pad_token, int64_t vocab_
 void check_options(const std::string& model, const BertOptions& options);
 void check_options(const std::string& model, const DistilBertOptions& options);
 void check_options(const std::string& model, const GptOptions& options);
+
+// Convolutional networks. vision/convolution.cpp implements the functions below.
+
+/// torchvision's BasicConv2d: a convolution without bias, a batch norm and a ReLU.
+class BasicConv final : public torch::nn::Module {
+ public:
+  explicit BasicConv(const torch::nn::Conv2dOptions& options);
+  at::Tensor forward(const at::Tensor& x) { return bn_->forward(conv_->forward(x)).relu_(); }
+
+ private:
+  torch::nn::Conv2d conv_{nullptr};
+  torch::nn::BatchNorm2d bn_{nullptr};
+};
+using Conv = std::shared_ptr<BasicConv>;
+
+/// Returns a square convolution.
+Conv basic_conv(int64_t in, int64_t out, int64_t kernel, int64_t padding = 0, int64_t stride = 1);
+
+/// A block of an inception network: branches that read the same input. Its output is the concatenation of their outputs.
+class InceptionBlock : public torch::nn::Module {
+ public:
+  virtual at::Tensor forward(const at::Tensor& x) = 0;
+};
+using InceptionBlocks = std::vector<std::shared_ptr<InceptionBlock>>;
+
+/// Base class of root modules with auxiliary outputs; see auxiliary.h.
+class WithAuxiliaryOutputs {
+ public:
+  virtual ~WithAuxiliaryOutputs() = default;
+  /// Returns the logits and, in training mode, the auxiliary logits.
+  virtual std::vector<at::Tensor> forward_all(const at::Tensor& x) = 0;
+  /// Names of all outputs in training mode.
+  virtual std::vector<std::string> output_names() const = 0;
+  virtual bool has_auxiliary_outputs() const = 0;
+  virtual double auxiliary_weight() const = 0;
+};
+
+/// Draws the weights of all convolutions and linear layers from a normal distribution with mean 0 that ends at ±2.
+/// Params: deviation – standard deviation for the layer of this name
+void init_truncated_normal(torch::nn::Module& module, const std::function<double(const std::string& name)>& deviation);
+
+/// Converts images that were normalized with ImageNet's mean and standard deviation to mean 0.5 and standard deviation
+/// 0.5.
+at::Tensor to_half_range(const at::Tensor& x);
+
+/// Checks the options that the networks share.
+/// Throws: c10::ValueError if a size is below 1, or if a dropout rate is outside [0, 1)
+void check_network(const std::string& model, const std::vector<NamedSize>& sizes,
+                   std::initializer_list<double> dropout);
+/// Throws: c10::ValueError if to_half_range() is on for images that do not have three channels
+void check_transform(const std::string& model, bool transform_input, int64_t in_channels);
+/// Throws: c10::ValueError if `x` is no batch of images with `channels` channels, or if its sides are shorter than
+///         `least`
+void check_images(const std::string& model, const at::Tensor& x, int64_t channels, int64_t least);
+
+/// A model whose number of outputs depends on the mode.
+class AuxiliaryModel final : public ModelWrapper {
+ public:
+  AuxiliaryModel(const Model& model, std::shared_ptr<WithAuxiliaryOutputs> outputs)
+      : ModelWrapper(model), outputs_(std::move(outputs)) {}
+  std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs) override;
+  std::vector<std::string> outputs() const override;
+
+ private:
+  std::shared_ptr<WithAuxiliaryOutputs> outputs_;
+};
+
+/// Makes a Model of a root module with auxiliary outputs.
+template <class Module>
+Model model_with_auxiliary(std::shared_ptr<Module> module, const std::string& name) {
+  return Model(name, std::make_shared<AuxiliaryModel>(Model::of(module, name), module));
+}
 
 }  // namespace bellows::models::layers

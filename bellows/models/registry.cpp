@@ -18,6 +18,11 @@
 #include "bellows/models/resnet.h"
 #include "bellows/models/torchscript.h"
 #include "bellows/models/unet.h"
+#include "bellows/models/vision/alexnet.h"
+#include "bellows/models/vision/googlenet.h"
+#include "bellows/models/vision/inception_v2.h"
+#include "bellows/models/vision/inception_v3.h"
+#include "bellows/models/vision/vgg.h"
 
 namespace bellows::models {
 
@@ -25,6 +30,18 @@ namespace {
 
 [[gnu::used]] constexpr char library_mark[] = BELLOWS_LIBRARY_MARK;
 constexpr std::array<int64_t, 3> digits_shape = {1, 8, 8}, photo_shape = {3, 224, 224};
+
+/// Adds a model for photos. Params: make – creates it from options
+template <class Options>
+void add_photo_model(Registry<ModelEntry>& models, const char* name, const char* description,
+                     Model (*make)(const Options&), const std::array<int64_t, 3>& shape = photo_shape) {
+  models.add({name, description, shape, [make](int64_t classes, int64_t channels) {
+                Options options;
+                options.num_classes = classes;
+                options.in_channels = channels;
+                return make(options);
+              }});
+}
 
 void add_image_models(Registry<ModelEntry>& models) {
   models.add({"mlp", "two hidden layers of 128 on 8x8 images", digits_shape, [](int64_t classes, int64_t channels) {
@@ -34,15 +51,24 @@ void add_image_models(Registry<ModelEntry>& models) {
       {"digits_resnet", "small residual network for small images", digits_shape, [](int64_t classes, int64_t channels) {
          return digits_resnet({.num_classes = classes, .in_channels = channels});
        }});
-  models.add({"resnet18", "ResNet-18 with torchvision's names", photo_shape, [](int64_t classes, int64_t channels) {
-                return resnet18({.num_classes = classes, .in_channels = channels});
-              }});
-  models.add({"resnet34", "ResNet-34 with torchvision's names", photo_shape, [](int64_t classes, int64_t channels) {
-                return resnet34({.num_classes = classes, .in_channels = channels});
-              }});
-  models.add({"resnet50", "ResNet-50 with torchvision's names", photo_shape, [](int64_t classes, int64_t channels) {
-                return resnet50({.num_classes = classes, .in_channels = channels});
-              }});
+  add_photo_model(models, "resnet18", "ResNet-18 with torchvision's names", resnet18);
+  add_photo_model(models, "resnet34", "ResNet-34 with torchvision's names", resnet34);
+  add_photo_model(models, "resnet50", "ResNet-50 with torchvision's names", resnet50);
+  add_photo_model(models, "resnet101", "ResNet-101 with torchvision's names", resnet101);
+  add_photo_model(models, "resnet152", "ResNet-152 with torchvision's names", resnet152);
+  add_photo_model(models, "alexnet", "AlexNet with torchvision's names", alexnet);
+  add_photo_model(models, "vgg11", "VGG-11 with torchvision's names", vgg11);
+  add_photo_model(models, "vgg13", "VGG-13 with torchvision's names", vgg13);
+  add_photo_model(models, "vgg16", "VGG-16 with torchvision's names", vgg16);
+  add_photo_model(models, "vgg19", "VGG-19 with torchvision's names", vgg19);
+  add_photo_model(models, "vgg11_bn", "VGG-11 with batch norms and torchvision's names", vgg11_bn);
+  add_photo_model(models, "vgg13_bn", "VGG-13 with batch norms and torchvision's names", vgg13_bn);
+  add_photo_model(models, "vgg16_bn", "VGG-16 with batch norms and torchvision's names", vgg16_bn);
+  add_photo_model(models, "vgg19_bn", "VGG-19 with batch norms and torchvision's names", vgg19_bn);
+  add_photo_model(models, "googlenet", "GoogLeNet with torchvision's names and auxiliary outputs", googlenet);
+  add_photo_model(models, "inception_v2", "batch-norm Inception", inception_v2);
+  add_photo_model(models, "inception_v3", "Inception-v3 with torchvision's names and an auxiliary output", inception_v3,
+                  {3, 299, 299});
   models.add({"unet", "U-Net, which predicts a class for each pixel", photo_shape,
               [](int64_t classes, int64_t channels) { return unet({.num_classes = classes, .in_channels = channels}); },
               InputKind::image, OutputKind::pixel});

@@ -60,8 +60,9 @@ std::vector<at::Tensor> example_inputs(const ModelEntry& entry, int64_t batch, i
 /// the same in every run.
 at::Tensor example_loss(const ModelEntry& entry, const at::Tensor& output);
 
-/// Returns all models by name: "mlp", "digits_resnet", "resnet18", "resnet34", "resnet50", "unet", "bert-base",
-/// "bert-20m", "distilbert-base", "gpt2", "tabular_mlp", "encoder_decoder", then the models that were registered later.
+/// Returns all models by name: "mlp", "digits_resnet", "resnet18" to "resnet152", "alexnet", "vgg11" to "vgg19",
+/// "vgg11_bn" to "vgg19_bn", "googlenet", "inception_v2", "inception_v3", "unet", "bert-base", "bert-20m",
+/// "distilbert-base", "gpt2", "tabular_mlp", "encoder_decoder", then the models that were registered later.
 /// Throws: c10::ValueError if an announced model has a name that is already used. This model is not added, and later
 ///         calls do not throw again
 const Registry<ModelEntry>& registry();

@@ -167,6 +167,16 @@ Model resnet50(const ResNetOptions& options) {
                                   options.in_channels);
 }
 
+Model resnet101(const ResNetOptions& options) {
+  return ResNet::make<Bottleneck>({"resnet101", true, imagenet_widths, {3, 4, 23, 3}}, options.num_classes,
+                                  options.in_channels);
+}
+
+Model resnet152(const ResNetOptions& options) {
+  return ResNet::make<Bottleneck>({"resnet152", true, imagenet_widths, {3, 8, 36, 3}}, options.num_classes,
+                                  options.in_channels);
+}
+
 Model digits_resnet(const DigitsResNetOptions& options) {
   const auto [num_classes, in_channels, width, blocks] = options;
   TORCH_CHECK_VALUE(width >= 1 && blocks >= 1, "digits_resnet: expected width and blocks of at least 1, got ", width,

@@ -15,13 +15,16 @@ struct ResNetOptions {
 /// the initial weights for the same seed, and in the results. To load torchvision's weight files, use
 /// `load_state_dict(model, io::load_tensors(path))`.
 /// Shapes:   x [N, in_channels, H, W] with H, W ≥ 32 → logits [N, num_classes]
-/// Numerics: logits, gradients and 20 steps of SGD match Python PyTorch (tests/models/resnet_golden_test.cpp)
-/// Cost:     11.7, 21.8 and 25.6 million parameters with 1,000 classes
+/// Numerics: logits, gradients and 20 steps of SGD match Python PyTorch (tests/models/resnet_golden_test.cpp,
+///           tests/models/vision_golden_test.cpp)
+/// Cost:     11.7, 21.8, 25.6, 44.5 and 60.2 million parameters with 1,000 classes
 /// Throws:   c10::ValueError if an option is below 1
-/// Ref:      arXiv:1512.03385; torchvision.models.resnet18, resnet34, resnet50
+/// Ref:      arXiv:1512.03385; torchvision.models.resnet18, resnet34, resnet50, resnet101, resnet152
 Model resnet18(const ResNetOptions& options = {});
 Model resnet34(const ResNetOptions& options = {});
 Model resnet50(const ResNetOptions& options = {});
+Model resnet101(const ResNetOptions& options = {});
+Model resnet152(const ResNetOptions& options = {});
 
 struct DigitsResNetOptions {
   int64_t num_classes = 10;

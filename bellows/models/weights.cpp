@@ -1,6 +1,7 @@
 #include "bellows/models/weights.h"
 
 #include <ATen/ops/equal.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <array>
 #include <map>
@@ -84,6 +85,20 @@ std::vector<NamedWeight> separate_weights(const std::set<std::string>& own, cons
   return weights;
 }
 
+/// Adds the counters of batch norms to weights from PyTorch before 0.4.1, which had none. They start at 0, as in PyTorch.
+void add_batch_counters(const Model& model, NamedTensors& weights) {
+  constexpr std::string_view counter = "num_batches_tracked";
+  std::set<std::string> given;
+  for (const auto& [name, tensor] : weights) {
+    if (name.ends_with(counter)) return;
+    given.insert(name);
+  }
+  for (const auto& [name, tensor] : model.named_buffers()) {
+    if (name.ends_with(counter) && given.count(name.substr(0, name.size() - counter.size()) + "running_mean"))
+      weights.emplace_back(name, at::zeros_like(tensor));
+  }
+}
+
 std::set<std::string> own_names(const Model& model) {
   std::set<std::string> own;
   for (const auto& [name, tensor] : model.state_dict()) own.insert(name);
@@ -96,6 +111,7 @@ LoadReport load_weights(const Model& model, const NamedTensors& tensors, bool st
   NamedTensors fitting;
   for (const NamedWeight& weight : separate_weights(own_names(model), tensors))
     fitting.emplace_back(weight.name, weight.tensor);
+  add_batch_counters(model, fitting);
   return load_state_dict(model, fitting, strict);
 }
 

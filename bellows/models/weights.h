@@ -14,6 +14,8 @@ namespace bellows::models {
 ///   - entries that are not separate weights are skipped: `position_ids`, GPT-2's causal masks (`attn.bias`,
 ///     `attn.masked_bias`), and a tied decoder that equals its embedding (`lm_head.weight`,
 ///     `cls.predictions.decoder.*`, `vocab_projector.weight`).
+/// In files from before PyTorch 0.4.1, such as some of torchvision, batch norms have no `num_batches_tracked`. It is set
+/// to 0.
 /// Params, numerics and exceptions are those of load_state_dict(). Also throws c10::ValueError if a tied decoder
 /// differs from its embedding (the model was trained without tied weights), or if two tensors belong to the same
 /// weight.

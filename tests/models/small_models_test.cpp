@@ -75,7 +75,9 @@ TEST(SmallModels, BadOptionsAreNamed) {
 }
 
 TEST(ModelRegistry, EveryModelAnswersItsOwnInputShape) {
-  const std::vector<std::string> own = {"mlp", "digits_resnet", "resnet18", "resnet34", "resnet50"};
+  const std::vector<std::string> own = {"mlp",       "digits_resnet", "resnet18",    "resnet34",
+                                        "resnet50",  "resnet101",     "alexnet",     "vgg11",
+                                        "googlenet", "inception_v2",  "inception_v3"};
   for (const std::string& name : own) {
     const ModelEntry& entry = registry().at(name);
     const Model model = entry.make(5, entry.input_shape[0]);

@@ -7,6 +7,7 @@
 #include "bellows/io/tensors/safetensors.h"
 #include "bellows/io/tensors/torch_file.h"
 #include "bellows/models/resnet.h"
+#include "bellows/models/weights.h"
 #include "bellows/system/file.h"
 #include "tests/models/golden.h"
 #include "tests/support/errors.h"
@@ -61,6 +62,16 @@ TEST_F(ModelWeights, FilesOfPythonLoadAndAnswerAlike) {
 
 // torchvision's files hold float32 by these names (NamesShapesAndOrderAreTorchvisions); here one of each kind, written
 // and read.
+// Like torchvision's oldest files: the format before PyTorch 1.6, from before batch norms had counters.
+TEST_F(ModelWeights, OldFilesOfPythonLoadAndAnswerAlike) {
+  const Model model = digits_resnet({.width = 2});
+  const NamedTensors tensors = io::load_tensors(golden::path("digits_resnet_w2_old.pt"));
+  EXPECT_THAT(message_of([&] { load_state_dict(model, tensors); }), testing::HasSubstr("num_batches_tracked"));
+  EXPECT_TRUE(load_weights(model, tensors).complete());
+  EXPECT_EQ(model.named_buffers()[2].second.item<int64_t>(), 0);
+  expect_python_logits(model);
+}
+
 TEST_F(ModelWeights, ResNet18TravelsThroughBothKindsOfFile) {
   const Model source = resnet18({.num_classes = 10});
   set_formula_weights(source);

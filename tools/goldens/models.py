@@ -4,6 +4,7 @@ Weights and inputs come from a formula (bench/peers/formula_weights.py), so that
 as their sum, their sum of absolute values and 16 samples.
 """
 
+import collections
 import json
 import pathlib
 import sys
@@ -99,6 +100,13 @@ def small_files():
     write("small_models.json", {"digits_resnet_w2": logits.flatten().tolist(), "mlp_64_32_16_10": answer.flatten().tolist()})
 
 
+def old_file():
+    """The same weights in the format before PyTorch 1.6, without the counters that batch norms have since PyTorch 0.4.1."""
+    state = torch.load(out / "digits_resnet_w2.pt")
+    old = collections.OrderedDict((name, tensor) for name, tensor in state.items() if not name.endswith("num_batches_tracked"))
+    torch.save(old, out / "digits_resnet_w2_old.pt", _use_new_zipfile_serialization=False)
+
+
 if __name__ == "__main__":
     out.mkdir(parents=True, exist_ok=True)
     state_dicts()
@@ -106,3 +114,4 @@ if __name__ == "__main__":
     training(torch.float64, "resnet18_float64.json")
     training(torch.float32, "resnet18_float32.json")
     small_files()
+    old_file()
