@@ -87,7 +87,8 @@ OutputLoss output_loss(const Task& task) {
           .items =
               [task](const data::Batch& batch) {
                 const at::Tensor& target = batch[task.target];
-                if (task.loss != LossKind::cross_entropy) return at::ones({target.size(0)}, at::kLong);
+                if (task.loss != LossKind::cross_entropy || target.is_floating_point())
+                  return at::ones({target.size(0)}, at::kLong);
                 return at::sum(target.ne(ignored_class(target)).reshape({target.size(0), -1}), 1);
               }};
 }

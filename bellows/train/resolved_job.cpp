@@ -127,6 +127,7 @@ ResolvedJob resolve_model(const Recipe& recipe) {
   }
   check_recipe(!job.task.per_pixel || recipe.augment == "none", "augment = ", recipe.augment,
                " would change the images but not their masks. Set augment: none.");
+  check_mixed_labels(job);
   if (!recipe.tokenizer.empty() && job.model.input == InputKind::tokens)
     job.tokenizer = data::open_tokenizer(recipe.tokenizer);
   return job;

@@ -163,8 +163,9 @@ at::Tensor task_loss(const Task& task, const at::Tensor& output, const at::Tenso
     default:
       break;
   }
-  return at::cross_entropy_loss(output, target.to(at::kLong), {}, at::Reduction::Mean, ignored_class(target),
-                                task.label_smoothing);
+  // Floating-point targets are probabilities [N, C], as MixUp and CutMix create them.
+  const at::Tensor classes = target.is_floating_point() ? target : target.to(at::kLong);
+  return at::cross_entropy_loss(output, classes, {}, at::Reduction::Mean, ignored_class(target), task.label_smoothing);
 }
 
 std::pair<at::Tensor, at::Tensor> count_right(const Task& task, const at::Tensor& output, const at::Tensor& target) {
@@ -173,9 +174,10 @@ std::pair<at::Tensor, at::Tensor> count_right(const Task& task, const at::Tensor
     const at::Tensor right = output.gt(0).eq(numbers_like(output, target).gt(0.5));
     return {at::sum(right), all(right.numel())};
   }
-  const at::Tensor right = at::sum(at::argmax(output, 1).eq(target));
+  const at::Tensor classes = target.is_floating_point() ? at::argmax(target, 1) : target;
+  const at::Tensor right = at::sum(at::argmax(output, 1).eq(classes));
   if (target.scalar_type() == at::kByte) return {right, at::sum(target.ne(ignored))};
-  return {right, all(target.numel())};
+  return {right, all(classes.numel())};
 }
 
 TaskMetrics::TaskMetrics(const Task& task) : task_(task) {

@@ -56,7 +56,7 @@ int64_t ignored_class(const at::Tensor& target);
 /// Computes the mean loss of a batch.
 /// Params: output – the model's first output
 ///         target – class numbers of any integer type, or as many numbers as `output` has elements. In uint8 class
-///                  numbers, 255 is ignored
+///                  numbers, 255 is ignored. Floating-point targets of cross_entropy are probabilities [N, C]
 /// Throws: c10::ValueError if the shapes do not fit
 at::Tensor task_loss(const Task& task, const at::Tensor& output, const at::Tensor& target);
 /// Returns the number of correct predictions and the number of all predictions, as 0-d int64 tensors on the output's

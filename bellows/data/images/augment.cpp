@@ -15,13 +15,23 @@ namespace bellows::data {
 
 namespace {
 
-double factor_around_one(RandomStream& random, double amount) {
-  return draw_between(random, std::max(0.0, 1.0 - amount), 1.0 + amount);
+std::pair<double, double> factors_around_one(double amount) {
+  return {std::max(0.0, 1.0 - amount), 1.0 + amount};
 }
 
 void check_amount(const char* name, double amount, double most) {
   TORCH_CHECK_VALUE(amount >= 0 && amount <= most, "color_jitter: expected ", name, " of at least 0 and at most ", most,
                     ", got ", amount, ".");
+}
+
+void check_jitter(const char* name, std::pair<double, double> range, double least, double most) {
+  TORCH_CHECK_VALUE(range.first >= least && range.second >= range.first && range.second <= most,
+                    "color_jitter: expected a range of ", name, " with ", least, " <= least <= most <= ", most,
+                    ", got ", range.first, " and ", range.second, ".");
+}
+
+bool changes_colors(std::pair<double, double> range, double unchanged) {
+  return range != std::pair(unchanged, unchanged);
 }
 
 }  // namespace
@@ -32,20 +42,50 @@ Transform color_jitter(const ColorJitter& amounts) {
         std::pair("saturation", amounts.saturation)})
     check_amount(name, amount, 1e6);
   check_amount("hue", amounts.hue, 0.5);
-  return {[amounts](const ImageView& image, Scratch& scratch, RandomStream& random) {
-    std::array<int, 4> order{0, 1, 2, 3};
-    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
-    const double brightness = factor_around_one(random, amounts.brightness);
-    const double contrast = factor_around_one(random, amounts.contrast);
-    const double saturation = factor_around_one(random, amounts.saturation);
-    const double turn = amounts.hue * (2 * random.uniform() - 1);
+  return color_jitter_between(ColorJitterRanges{factors_around_one(amounts.brightness),
+                                                factors_around_one(amounts.contrast),
+                                                factors_around_one(amounts.saturation),
+                                                {-amounts.hue, amounts.hue}});
+}
+
+ColorJitterDraw draw_color_jitter(const ColorJitterRanges& ranges, RandomStream& random) {
+  ColorJitterDraw drawn;
+  for (size_t i = drawn.order.size(); i > 1; --i) std::swap(drawn.order[i - 1], drawn.order[random.below(i)]);
+  drawn.brightness = draw_between(random, ranges.brightness.first, ranges.brightness.second);
+  drawn.contrast = draw_between(random, ranges.contrast.first, ranges.contrast.second);
+  drawn.saturation = draw_between(random, ranges.saturation.first, ranges.saturation.second);
+  const double middle = (ranges.hue.first + ranges.hue.second) / 2, reach = (ranges.hue.second - ranges.hue.first) / 2;
+  drawn.hue = middle + reach * (2 * random.uniform() - 1);
+  return drawn;
+}
+
+Transform color_jitter_between(const ColorJitterRanges& ranges) {
+  for (const auto& [name, range] : {std::pair("brightness", ranges.brightness), std::pair("contrast", ranges.contrast),
+                                    std::pair("saturation", ranges.saturation)})
+    check_jitter(name, range, 0, 1e7);
+  check_jitter("hue", ranges.hue, -0.5, 0.5);
+  return {[ranges](const ImageView& image, Scratch& scratch, RandomStream& random) {
+    const ColorJitterDraw drawn = draw_color_jitter(ranges, random);
     ImageView result = image;
-    for (const int step : order) {
-      if (step == 0 && amounts.brightness > 0) result = adjust_brightness(result, brightness, scratch);
-      if (step == 1 && amounts.contrast > 0) result = adjust_contrast(result, contrast, scratch);
-      if (step == 2 && amounts.saturation > 0) result = adjust_saturation(result, saturation, scratch);
-      if (step == 3 && amounts.hue > 0) result = adjust_hue(result, turn, scratch);
+    for (const int step : drawn.order) {
+      if (step == 0 && changes_colors(ranges.brightness, 1))
+        result = adjust_brightness(result, drawn.brightness, scratch);
+      if (step == 1 && changes_colors(ranges.contrast, 1)) result = adjust_contrast(result, drawn.contrast, scratch);
+      if (step == 2 && changes_colors(ranges.saturation, 1))
+        result = adjust_saturation(result, drawn.saturation, scratch);
+      if (step == 3 && changes_colors(ranges.hue, 0)) result = adjust_hue(result, drawn.hue, scratch);
     }
+    return result;
+  }};
+}
+
+Transform random_vertical_flip(double p) {
+  check_probability("random_vertical_flip", p);
+  return {[p](const ImageView& image, Scratch&, RandomStream& random) {
+    ImageView result = image;
+    if (image.height == 0 || random.uniform() >= p) return result;
+    result.pixels = image.at(image.height - 1, 0);
+    result.row_stride = -image.row_stride;
     return result;
   }};
 }

@@ -2,6 +2,7 @@
 
 #include "bellows/data/images/transform.h"
 
+#include <array>
 #include <span>
 #include <string>
 #include <utility>
@@ -22,6 +23,28 @@ struct ColorJitter {
 /// Throws:   c10::ValueError if a strength is negative or above 1e6, or if hue is above 0.5
 /// Ref:      torchvision.transforms.ColorJitter
 Transform color_jitter(const ColorJitter& amounts);
+
+/// Ranges for color_jitter(). A factor of 1 and a hue shift of 0 do not change the image.
+struct ColorJitterRanges {
+  std::pair<double, double> brightness = {1, 1}, contrast = {1, 1}, saturation = {1, 1};  ///< factors of at least 0
+  std::pair<double, double> hue = {0, 0};                                                 ///< shifts from -0.5 to 0.5
+};
+
+/// The random numbers that color_jitter_between() draws for an image.
+struct ColorJitterDraw {
+  std::array<int, 4> order = {0, 1, 2, 3};  ///< of brightness (0), contrast (1), saturation (2) and hue (3)
+  double brightness = 1, contrast = 1, saturation = 1, hue = 0;
+};
+ColorJitterDraw draw_color_jitter(const ColorJitterRanges& ranges, RandomStream& random);
+
+/// Like color_jitter(), but each factor and the hue shift are drawn from a range.
+/// Throws: c10::ValueError if a range does not satisfy least ≤ most, or if a bound is outside the values above
+Transform color_jitter_between(const ColorJitterRanges& ranges);
+
+/// Mirrors the image vertically with probability `p`.
+/// Throws: c10::ValueError if p is outside [0, 1]
+/// Ref:    torchvision.transforms.RandomVerticalFlip
+Transform random_vertical_flip(double p = 0.5);
 
 /// Converts the image to gray with probability `p`. The number of channels does not change.
 /// Throws: c10::ValueError if p is outside [0, 1]

@@ -6,6 +6,7 @@
 #include <array>
 #include <limits>
 
+#include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/data/classes.h"
 #include "bellows/data/field_groups.h"
@@ -211,15 +212,37 @@ std::vector<std::string> target_fields(const Recipe& recipe) {
   return fields;
 }
 
-data::Dataset augmented(const data::Dataset& dataset, const Recipe& recipe) {
-  if (recipe.augment == "none") return dataset;
+/// Height and width of the training images; 0 if they are unknown.
+std::array<int64_t, 2> training_size(const data::Dataset& dataset, const Recipe& recipe) {
+  if (recipe.image_size > 0) return {recipe.image_size, recipe.image_size};
   const auto& own_size = dataset.info().image_size;
-  const int64_t height = recipe.image_size > 0 ? recipe.image_size : own_size.size() == 3 ? own_size[0] : 0;
-  const int64_t width = recipe.image_size > 0 ? recipe.image_size : own_size.size() == 3 ? own_size[1] : 0;
+  return own_size.size() == 3 ? std::array{own_size[0], own_size[1]} : std::array<int64_t, 2>{0, 0};
+}
+
+/// The crops of `augment: crop` and `augment: crop_flip`.
+data::Dataset cropped(const data::Dataset& dataset, const Recipe& recipe) {
+  const auto [height, width] = training_size(dataset, recipe);
   TORCH_CHECK_VALUE(height > 0, "augment = ", recipe.augment, " needs images of one size, but \"", recipe.data,
                     "\" does not name a size. Set image_size.");
-  const data::Dataset cropped = dataset.random_crop(height, width, std::max<int64_t>(1, std::max(height, width) / 8));
-  return recipe.augment == "crop_flip" ? cropped.flip() : cropped;
+  const data::Dataset shifted = dataset.random_crop(height, width, std::max<int64_t>(1, std::max(height, width) / 8));
+  return recipe.augment == "crop_flip" ? shifted.flip() : shifted;
+}
+
+/// Prepares training images, and changes them as the recipe's `augment` says.
+data::Dataset augmented(const data::Dataset& dataset, const ResolvedJob& job) {
+  const Recipe& recipe = job.recipe;
+  const std::optional<data::AugmentList> list = augment_list(recipe);
+  if (!list) return recipe.augment == "none" ? prepared(dataset, job) : cropped(prepared(dataset, job), recipe);
+  const auto [height, width] = training_size(dataset, recipe);
+  ResolvedJob own = job;
+  if (list->sets_size()) own.recipe.image_size = 0;  // the list starts from the original images
+  const data::AugmentContext context{
+      .height = height, .width = width, .mean = job.info().mean, .num_classes = job.num_classes()};
+  try {
+    return list->apply(prepared(dataset, own), context);
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, "augment = ", recipe.augment, ": ", user_message(error));
+  }
 }
 
 data::Dataset ordered(const data::Dataset& dataset, const Recipe& recipe) {
@@ -233,6 +256,26 @@ data::Dataset ordered(const data::Dataset& dataset, const Recipe& recipe) {
 }
 
 }  // namespace
+
+std::optional<data::AugmentList> augment_list(const Recipe& recipe) {
+  if (recipe.augment == "none" || recipe.augment == "crop" || recipe.augment == "crop_flip") return std::nullopt;
+  return data::AugmentList(recipe.augment);
+}
+
+void check_mixed_labels(const ResolvedJob& job) {
+  const Recipe& recipe = job.recipe;
+  const std::optional<data::AugmentList> list = augment_list(recipe);
+  if (!list || !list->mixes()) return;
+  check_recipe(job.task.classifies_samples(), "augment = ", recipe.augment,
+               ": MixUp and CutMix need one class per sample, got loss = ", recipe.loss,
+               ". Remove them from the list.");
+  check_recipe(recipe.teacher.empty(), "augment = ", recipe.augment,
+               ": MixUp and CutMix do not work with a teacher, got teacher = ", recipe.teacher,
+               ". Remove them from the list, or leave teacher empty.");
+  check_recipe(
+      !recipe.sample_stats, "augment = ", recipe.augment,
+      ": sample_stats needs one class per sample, but MixUp and CutMix mix the classes. Set sample_stats: false.");
+}
 
 void check_input_keys(const Recipe& recipe, InputKind input) {
   const bool scales = input == InputKind::image || input == InputKind::arrays;
@@ -306,7 +349,7 @@ data::Dataset train_part(const ResolvedJob& job) {
   } else if (!split.held_out.empty()) {
     dataset = dataset.subset(split.trained());
   }
-  return ordered(augmented(prepared(dataset, job), recipe), recipe).batch(recipe.batch_size);
+  return ordered(augmented(dataset, job), recipe).batch(recipe.batch_size);
 }
 
 data::Dataset evaluation_batches(const ResolvedJob& job, const data::Dataset& dataset) {

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <optional>
+
+#include "bellows/data/images/augment_list.h"
 #include "bellows/train/resolved_job.h"
 
 namespace bellows::train {
@@ -13,7 +16,7 @@ namespace bellows::train {
 /// - Series models: "series" [N, T, C], padded with NaN.
 /// - Array models: one tensor for each model input, under the name of the input. A model with one input reads
 ///   "features".
-/// Class labels are in the tensor "label" [N]. Other targets are in "target": numbers [N, K] or a mask [N, H, W].
+/// Class labels are in the tensor "label" [N], or as a probability per class [N, C] if `augment` contains MixUp or CutMix. Other targets are in "target": numbers [N, K] or a mask [N, H, W].
 /// data_split.h describes how the training samples are selected.
 data::Dataset open_train_data(const Recipe& recipe);
 /// Opens the held-out data of a recipe: `eval_data` if it is set, and otherwise the split or share in `eval_split`. If
@@ -37,6 +40,12 @@ data::Dataset evaluation_batches(const ResolvedJob& job, const data::Dataset& da
 /// Like evaluation_batches(), but without targets, so the samples need no labels. Without the recipe key `image_size`,
 /// images of another size than those of the training data are resized.
 data::Dataset prediction_batches(const ResolvedJob& job, const data::Dataset& dataset);
+
+/// Returns the list of augmentations in `augment`, or nothing if the key is none, crop or crop_flip.
+/// Throws: c10::ValueError if the list is invalid (see data::AugmentList)
+std::optional<data::AugmentList> augment_list(const Recipe& recipe);
+/// Throws: RecipeError if `augment` contains MixUp or CutMix, but another key needs one class per sample
+void check_mixed_labels(const ResolvedJob& job);
 
 /// Throws: RecipeError if the recipe sets keys for images or texts, but the model does not read such inputs
 void check_input_keys(const Recipe& recipe, models::InputKind input);

@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "bellows/core/error.h"
+#include "bellows/train/data/data_assembly.h"
 #include "bellows/train/recipe/rank_keys.h"
 #include "bellows/train/recipe/replica_keys.h"
 #include "bellows/train/run/run_log.h"
@@ -31,6 +33,14 @@ void check_course_keys(const Recipe& recipe, const std::string& where) {
   TORCH_CHECK_VALUE(recipe.lr_schedule != "one_cycle" || recipe.warmup_epochs == 0, "recipe: ", where,
                     ": lr_schedule one_cycle contains a warm-up, so warmup_epochs must be 0, got ",
                     recipe.warmup_epochs, ".");
+}
+
+void check_augment(const Recipe& recipe, const std::string& where) {
+  try {
+    augment_list(recipe);
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, "recipe: ", where, ": augment = \"", recipe.augment, "\": ", user_message(error));
+  }
 }
 
 void check_teacher_keys(const Recipe& recipe, const std::string& where) {
@@ -118,6 +128,7 @@ void check_memory_keys(const Recipe& recipe, const std::string& where) {
 
 void check_keys_together(const Recipe& recipe, const std::string& where) {
   check_course_keys(recipe, where);
+  check_augment(recipe, where);
   check_teacher_keys(recipe, where);
   check_quantize_keys(recipe, where);
   check_precision_keys(recipe, where);

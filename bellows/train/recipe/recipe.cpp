@@ -162,6 +162,17 @@ std::string text_in_yaml(const YAML::Node& value) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+/// "a, b" for a list of texts.
+std::string list_in_yaml(const YAML::Node& list, const Origin& origin, const std::string& key) {
+  std::string text;
+  for (const auto& item : list) {
+    TORCH_CHECK_VALUE(item.IsScalar(), "recipe: ", origin.text(), ": ", key,
+                      ": expected a list of texts, got a list or a map inside the list.");
+    text += (text.empty() ? "" : ", ") + item.Scalar();
+  }
+  return text;
+}
+
 /// "a: 1, b: 2" for a map.
 std::string map_in_yaml(const YAML::Node& map) {
   std::string text;
@@ -212,10 +223,13 @@ Recipe parse_over(Recipe recipe, std::string_view text, std::string_view where) 
     const std::string& key = item.first.Scalar();
     const RecipeKey& row = find_row(key, origin);
     TORCH_CHECK_VALUE(seen.insert(key).second, "recipe: ", origin.text(), ": the key \"", key, "\" occurs twice.");
-    const bool is_map = item.second.IsMap() && row.as_map;
-    TORCH_CHECK_VALUE(is_map || item.second.IsScalar() || item.second.IsNull(), "recipe: ", origin.text(), ": ", key,
+    const bool is_map = item.second.IsMap() && row.as_map, is_list = item.second.IsSequence() && key == "augment";
+    TORCH_CHECK_VALUE(is_map || is_list || item.second.IsScalar() || item.second.IsNull(), "recipe: ", origin.text(), ": ", key,
                       ": expected one value (", type_of(row), "), got a list or a map.");
-    assign(row, recipe, is_map ? map_in_yaml(item.second) : text_in_yaml(item.second), origin);
+    const std::string value = is_map    ? map_in_yaml(item.second)
+                              : is_list ? list_in_yaml(item.second, origin, key)
+                                        : text_in_yaml(item.second);
+    assign(row, recipe, value, origin);
   }
   TORCH_CHECK_VALUE(!seen.contains("require_seed") || !recipe.require_seed || seen.contains("seed"), "recipe: ", where,
                     ": require_seed = true, but the key seed is missing. Add a line such as `seed: 1`.");

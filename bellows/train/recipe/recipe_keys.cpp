@@ -201,8 +201,12 @@ constexpr RecipeKey key_table[] = {
      &Recipe::growth_epochs,
      {0, 10000},
      "number of epochs after which batch size and image size have their final values"},
-    {"augment", &Recipe::augment, "none, crop, crop_flip",
-     "data augmentation. crop: random shifts by up to 1/8 of the image. crop_flip: also random horizontal flips"},
+    {"augment",
+     &Recipe::augment,
+     {},
+     "data augmentation: a list of steps of torchvision, such as \"RandomResizedCrop(scale=(0.2, 1)), "
+     "RandomHorizontalFlip, MixUp(alpha=0.2)\". Also none, crop (random shifts by up to 1/8 of the image) and "
+     "crop_flip (also random horizontal flips)"},
     {"bad_samples", &Recipe::bad_samples, "fail, skip",
      "handling of samples that cannot be used. fail: stop the run. skip: leave them out and count them"},
     {"on_nan", &Recipe::on_nan, "stop, skip",

@@ -12,15 +12,24 @@
 
 namespace bellows::train {
 
+namespace {
+
+/// Whether the labels are probabilities [N, C], as MixUp and CutMix create them.
+bool are_probabilities(const at::Tensor& labels) {
+  return labels.dim() == 2 && labels.is_floating_point();
+}
+
+}  // namespace
+
 at::Tensor count_hits(const at::Tensor& scores, const at::Tensor& labels) {
-  return at::sum(at::eq(at::argmax(scores, 1), labels));
+  return at::sum(at::eq(at::argmax(scores, 1), are_probabilities(labels) ? at::argmax(labels, 1) : labels));
 }
 
 void TrainMetrics::update(const at::Tensor& loss, const at::Tensor& scores, const at::Tensor& labels) {
   if (mode_ == "none" || !scores.defined()) return;
   const at::Tensor hits = count_hits(scores.detach(), labels);
   hits_ = hits_.defined() ? hits_.to(hits.device()).add_(hits) : hits;
-  samples_ += labels.numel();
+  samples_ += are_probabilities(labels) ? labels.size(0) : labels.numel();
   if (mode_ != "sync") return;
   loss.item<double>();  // for comparison with a usual loop; the result is not needed
   hits_.item<int64_t>();
