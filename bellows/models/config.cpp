@@ -1,5 +1,13 @@
 #include "bellows/models/config.h"
 
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "bellows/io/network/hub.h"
 #include "bellows/io/tables/json_impl.h"
 #include "bellows/models/layers_impl.h"
 #include "bellows/system/file.h"
@@ -14,11 +22,16 @@ std::string shown(const Json& value) {
   return value.is_string() ? io::printable(value.get<std::string>(), 60) : io::shown_json(value);
 }
 
+std::string config_text(const std::string& path_or_address) {
+  if (!io::is_remote_address(path_or_address)) return read_text_file(path_or_address);
+  return std::string(io::as_text(io::fetch_file(path_or_address).content->bytes()));
+}
+
 /// Reads the fields of a config.json.
 class ModelConfig {
  public:
   explicit ModelConfig(const std::string& path) : path_(path) {
-    document_ = io::parse_shallow_json(read_text_file(path), "config " + path);
+    document_ = io::parse_shallow_json(config_text(path), "config " + path);
     TORCH_CHECK_VALUE(document_.is_object(), "config ", path, ": expected a JSON object, found ",
                       document_.is_discarded() ? "invalid JSON" : shown(document_), ".");
   }
@@ -41,6 +54,14 @@ class ModelConfig {
     if (!document_.contains(key) || document_.at(key).is_null()) return;
     read(key, given);
     value = given;
+  }
+  std::vector<int64_t> integers(const char* key) const {
+    const Json* found = find(key, &Json::is_array, "a list");
+    if (!found) return {};
+    const bool whole = std::ranges::all_of(*found, [](const Json& item) { return item.is_number_integer(); });
+    TORCH_CHECK_VALUE(whole, "config ", path_, ": expected ", key, " to be a list of whole numbers, found ",
+                      shown(*found), ".");
+    return found->get<std::vector<int64_t>>();
   }
   void read_labels(int64_t& value) const {
     if (const Json* found = find("id2label", &Json::is_object, "an object"))
@@ -89,6 +110,41 @@ ModelEntry entry_of(const std::string& path, const Options& options, OutputKind 
           .output = output,
           .model_size = model_size,
           .make_sized = sized};
+}
+
+constexpr std::array<std::string_view, 5> residual_networks = {"resnet18", "resnet34", "resnet50", "resnet101",
+                                                               "resnet152"};
+
+ModelEntry image_entry(std::string_view name, const std::string& path) {
+  ModelEntry entry = registry().at(std::string(name));
+  entry.name = path;
+  entry.description = "a model from a config.json";
+  return entry;
+}
+
+/// The entry for a ResNet of transformers. Its names are converted by load_pretrained().
+ModelEntry resnet_entry(const ModelConfig& config, const std::string& path) {
+  std::string layers = "bottleneck";
+  config.read("layer_type", layers);
+  const std::vector<int64_t> depths = config.integers("depths");
+  config.require("embedding_size", 64);
+  config.require("hidden_act", "relu");
+  config.require("downsample_in_first_stage", false);
+  config.require("downsample_in_bottleneck", false);
+  const bool bottleneck = layers == "bottleneck";
+  config.require("hidden_sizes", bottleneck ? Json{256, 512, 1024, 2048} : Json{64, 128, 256, 512});
+  using Depths = std::vector<int64_t>;
+  const std::array<std::pair<bool, Depths>, 5> known = {{{false, Depths{2, 2, 2, 2}},
+                                                         {false, Depths{3, 4, 6, 3}},
+                                                         {true, Depths{3, 4, 6, 3}},
+                                                         {true, Depths{3, 4, 23, 3}},
+                                                         {true, Depths{3, 8, 36, 3}}}};
+  for (size_t i = 0; i < known.size(); ++i) {
+    if (known[i] == std::pair(bottleneck, depths)) return image_entry(residual_networks[i], path);
+  }
+  TORCH_CHECK_VALUE(false, "config ", path, ": expected layer_type and depths of one of ",
+                    c10::Join(", ", residual_networks), ", found ", io::printable(layers), " and [",
+                    c10::Join(", ", depths), "].");
 }
 
 }  // namespace
@@ -164,8 +220,10 @@ GptOptions read_gpt_config(const std::string& path) {
 }
 
 ModelEntry config_entry(const std::string& path) {
-  std::string type;
-  ModelConfig(path).read("model_type", type);
+  std::string type, architecture;
+  const ModelConfig config(path);
+  config.read("model_type", type);
+  config.read("architecture", architecture);  // the field of timm
   if (type == "bert") {
     return entry_of<BertOptions>(path, read_bert_config(path), OutputKind::sample,
                                  [](const BertOptions& options, int64_t classes) {
@@ -182,8 +240,14 @@ ModelEntry config_entry(const std::string& path) {
                                          return distilbert(own);
                                        });
   }
-  TORCH_CHECK_VALUE(type == "gpt2", "config ", path, ": expected model_type to be bert, distilbert or gpt2, found ",
-                    io::printable(type), ".");
+  if (type == "resnet") return resnet_entry(config, path);
+  if (type.empty() && std::ranges::count(residual_networks, architecture) > 0) return image_entry(architecture, path);
+  TORCH_CHECK_VALUE(
+      type == "gpt2", "config ", path,
+      ": expected model_type to be bert, distilbert, gpt2 or resnet, or architecture to be one of ",
+      c10::Join(", ", residual_networks), ", found ",
+      type.empty() && !architecture.empty() ? "architecture " + io::printable(architecture) : io::printable(type),
+      ". For other models, export them with torch.export (net.pt2).");
   return entry_of<GptOptions>(path, read_gpt_config(path), OutputKind::token,
                               [](const GptOptions& options, int64_t) { return gpt(options); });
 }

@@ -25,10 +25,13 @@ BertOptions read_bert_config(const std::string& path);
 DistilBertOptions read_distilbert_config(const std::string& path);
 GptOptions read_gpt_config(const std::string& path);
 
-/// Creates a model entry from a config.json. Its model_type selects a text classifier (bert, distilbert) or a
-/// next-token model (gpt2). The entry's `make` keeps the vocabulary size of the file, so that pretrained weights fit.
-/// `make` throws if the requested vocabulary is larger.
-/// Throws: c10::ValueError like the functions above, or if the model_type is not one of these three
+/// Creates a model entry from a config.json. Its model_type selects a text classifier (bert, distilbert), a next-token
+/// model (gpt2) or an image classifier (resnet: ResNet-18 to ResNet-152). In the files of timm, `architecture` selects the
+/// image classifier (resnet18 to resnet152). The entry's `make` keeps the vocabulary size of the file, so that pretrained
+/// weights fit. `make` throws if the requested vocabulary is larger.
+/// Params: path – a path, or an address that io::fetch_file() accepts, such as hf://org/name/config.json
+/// Throws: c10::ValueError like the functions above and io::fetch_file(), or if the model is not one of these (the message
+///         lists them)
 ModelEntry config_entry(const std::string& path);
 
 }  // namespace bellows::models

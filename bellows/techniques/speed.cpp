@@ -191,7 +191,12 @@ Technique length_buckets() {
 models::InputKind input_of(const Recipe& recipe) {
   const models::ModelEntry* entry = models::registry().find(recipe.model);
   if (entry) return entry->input;
-  return recipe.model.ends_with(".json") ? models::InputKind::tokens : models::InputKind::image;
+  if (!recipe.model.ends_with(".json")) return models::InputKind::image;
+  try {
+    return models::model_entry(recipe.model).input;
+  } catch (const c10::Error&) {
+    return models::InputKind::tokens;  // the step reports the error
+  }
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "bellows/io/tensors/torch_file.h"
 #include "bellows/models/layer_transfer.h"
 #include "bellows/models/registry.h"
+#include "bellows/models/pretrained/pretrained.h"
 #include "bellows/models/weights.h"
 #include "bellows/nn/cross_entropy.h"
 #include "bellows/nn/distillation.h"
@@ -92,7 +93,7 @@ at::Tensor target_of(const Task& task, const data::Batch& batch) {
 void load_teacher(const Recipe& recipe, const Model& teacher) {
   if (recipe.teacher_weights.empty()) return;
   try {
-    models::load_weights(teacher, io::load_tensors(recipe.teacher_weights));
+    models::load_weights(teacher, models::load_pretrained(recipe.teacher_weights));
   } catch (const c10::Error& error) {
     TORCH_CHECK_VALUE(false, "teacher_weights = ", recipe.teacher_weights, ": ", user_message(error));
   }

@@ -12,7 +12,7 @@
 #include "bellows/core/grad_mode.h"
 #include "bellows/core/log.h"
 #include "bellows/core/seed.h"
-#include "bellows/io/tensors/torch_file.h"
+#include "bellows/models/pretrained/pretrained.h"
 #include "bellows/models/weights.h"
 #include "bellows/optim/adafactor.h"
 #include "bellows/optim/lamb.h"
@@ -78,11 +78,32 @@ bool is_head(std::string_view name) {
   return false;
 }
 
+/// The name of the last layer, such as "fc."
+std::string last_layer(const Model& model) {
+  const NamedTensors parameters = model.named_parameters();
+  if (parameters.empty()) return "";
+  const std::string& name = parameters.back().first;
+  return name.substr(0, name.rfind('.') + 1);
+}
+
+/// Loads weights for images. The last layer may be that of another number of classes, which is not loaded.
+void start_from_images(const std::string& source, const Model& model, const NamedTensors& weights) {
+  const std::string layer = last_layer(model);
+  const LoadReport report = models::load_weights(model, weights, /*strict=*/false);
+  const auto in_layer = [&](const std::string& text) { return !layer.empty() && text.starts_with(layer); };
+  const bool usable =
+      report.missing.empty() && report.unexpected.empty() && std::ranges::all_of(report.mismatched, in_layer);
+  TORCH_CHECK_VALUE(usable, report.to_string());
+  if (!report.mismatched.empty())
+    log_warn("weights: ", source, " has another number of classes, so these tensors are initialized randomly: ",
+             c10::Join(", ", report.mismatched), ".");
+}
+
 void start_from(const Recipe& recipe, const Model& model, bool text) {
-  const NamedTensors weights = io::load_tensors(recipe.weights);
+  const NamedTensors weights = models::load_pretrained(recipe.weights);
   try {
     if (!text) {
-      models::load_weights(model, weights);
+      start_from_images(recipe.weights, model, weights);
       return;
     }
     const LoadReport report = models::load_weights(model, weights, /*strict=*/false);

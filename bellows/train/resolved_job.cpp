@@ -6,6 +6,7 @@
 
 #include "bellows/core/device.h"
 #include "bellows/core/error.h"
+#include "bellows/models/pretrained/pretrained.h"
 #include "bellows/train/data/data_assembly.h"
 #include "bellows/train/recipe/recipe_error.h"
 
@@ -93,6 +94,13 @@ int64_t ResolvedJob::row_length() const {
   return max_length() == 0 && task.loss == LossKind::next_token ? default_length : max_length();
 }
 
+Recipe with_pretrained_model(Recipe recipe) {
+  if (recipe.model != Recipe{}.model) return recipe;
+  const std::string config = models::pretrained_config(recipe.weights);
+  if (!config.empty()) recipe.model = config;
+  return recipe;
+}
+
 Recipe with_model_defaults(Recipe recipe, const ModelEntry& model) {
   const bool fits_sgd = model.input == InputKind::image;
   const bool chosen = recipe.optimizer != "auto";
@@ -106,11 +114,14 @@ Recipe with_model_defaults(Recipe recipe, const ModelEntry& model) {
 
 Recipe with_model_defaults(const Recipe& recipe) {
   const bool chosen = recipe.optimizer != "auto" && recipe.lr > 0;
-  return chosen ? recipe : with_model_defaults(recipe, entry_of(recipe));
+  if (chosen) return recipe;
+  const Recipe complete = with_pretrained_model(recipe);
+  return with_model_defaults(complete, entry_of(complete));
 }
 
-ResolvedJob resolve_model(const Recipe& recipe) {
-  recipe.validate();
+ResolvedJob resolve_model(const Recipe& given) {
+  given.validate();
+  const Recipe recipe = with_pretrained_model(given);
   ResolvedJob job;
   job.model = entry_of(recipe);
   job.recipe = with_model_defaults(recipe, job.model);

@@ -51,6 +51,11 @@ ResolvedJob resolve_model(const Recipe& recipe);
 /// Throws: like resolve_model(), split_data() and check_targets()
 ResolvedJob resolve(const Recipe& recipe);
 
+/// Sets `model` to the config.json of the repository, if `weights` is the address of a repository (hf://org/name) and
+/// `model` has its default value. Nothing is fetched.
+/// Throws: c10::ValueError if the address is invalid
+Recipe with_pretrained_model(Recipe recipe);
+
 /// Replaces `optimizer: auto` and `lr: 0` with the model's defaults. The default optimizer is SGD for image models and
 /// AdamW for all others. The default learning rate of SGD is 0.05. The default of the other optimizers is 5e-4 for
 /// text models (5e-5 with pretrained `weights`) and 1e-3 for all other models.

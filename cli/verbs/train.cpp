@@ -1,8 +1,10 @@
 #include <filesystem>
+#include <utility>
 
 #include "bellows/comm/world.h"
 #include "bellows/core/device.h"
 #include "bellows/system/stop.h"
+#include "bellows/train/resolved_job.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
@@ -69,6 +71,7 @@ void apply_overrides(Recipe& recipe, const RecipeOverrides& overrides) {
   if (!overrides.data.empty()) recipe.data = overrides.data;
   if (!overrides.model.empty()) recipe.model = overrides.model;
   for (const std::string& item : overrides.set) usable([&] { recipe.set(item); });
+  usable([&] { recipe = with_pretrained_model(std::move(recipe)); });
 }
 
 int run_train(const TrainArguments& arguments) {

@@ -151,7 +151,8 @@ bool HttpServer::answer(int connection, const std::string& request) {
   HttpServed served{.path = target.substr(0, target.find('?')),
                     .range = header_of(request, "Range"),
                     .if_range = header_of(request, "If-Range"),
-                    .if_none_match = header_of(request, "If-None-Match")};
+                    .if_none_match = header_of(request, "If-None-Match"),
+                    .authorization = header_of(request, "Authorization")};
   if (target.find('?') != std::string::npos) served.query = target.substr(target.find('?') + 1);
   const auto [fault, file] = plan(served.path);
   std::string head = keep_ ? "" : "Connection: close\r\n", body;

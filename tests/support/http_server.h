@@ -27,7 +27,7 @@ struct HttpFault {
 };
 
 struct HttpServed {
-  std::string path, query, range, if_range, if_none_match;
+  std::string path, query, range, if_range, if_none_match, authorization;
   int status = 0;
   int64_t body_bytes = 0;
 };

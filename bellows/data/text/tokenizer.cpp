@@ -7,6 +7,7 @@
 
 #include "bellows/data/text/unicode.h"
 #include "bellows/io/bytes.h"
+#include "bellows/io/network/hub.h"
 #include "bellows/system/file.h"
 
 namespace bellows::data {
@@ -160,6 +161,11 @@ TextTokenizer wordpiece_tokenizer(const std::string& path) {
 
 TextTokenizer open_tokenizer(const std::string& name) {
   if (name == "bytes") return byte_tokenizer();
+  if (io::is_remote_address(name)) {
+    const io::RemoteFile file = io::fetch_file(name);
+    return name.substr(0, name.find('#')).ends_with(".json") ? bpe_tokenizer(file.path())
+                                                             : wordpiece_tokenizer(file.path());
+  }
   if (name.ends_with(".json")) return bpe_tokenizer(name);
   return wordpiece_tokenizer(name);
 }

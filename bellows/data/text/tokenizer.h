@@ -54,8 +54,9 @@ TextTokenizer wordpiece_tokenizer(const std::string& path);
 TextTokenizer bpe_tokenizer(const std::string& path);
 
 /// Opens the tokenizer that the key `tokenizer` of a recipe names.
-/// Params: name – "bytes", the path of a tokenizer.json (any path that ends in .json), or the path of a vocab.txt
-/// Throws: exceptions of bpe_tokenizer() and wordpiece_tokenizer()
+/// Params: name – "bytes", the path of a tokenizer.json (any path that ends in .json), or the path of a vocab.txt. Instead
+///         of a path, an address such as hf://org/name/vocab.txt (see io::fetch_file())
+/// Throws: exceptions of bpe_tokenizer(), wordpiece_tokenizer() and io::fetch_file()
 TextTokenizer open_tokenizer(const std::string& name);
 
 }  // namespace bellows::data

@@ -14,6 +14,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/core/progress.h"
 #include "bellows/io/crc32.h"
 #include "bellows/system/stop.h"
 
@@ -25,6 +26,7 @@ using CacheClock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr size_t most_recent = 64;
+constexpr uint64_t megabyte = 1'000'000;
 
 /// Size of the file, 0 if there is none.
 uint64_t bytes_in(const std::string& path) {
@@ -93,6 +95,7 @@ class FileCache::Download final : public HttpSink {
       crc_.reset();
     }
     position_ = offset;
+    show_progress(file, offset);
     return true;
   }
 
@@ -104,6 +107,7 @@ class FileCache::Download final : public HttpSink {
                   ". Free some space, lower cache_bytes, or choose another cache folder.");
       const auto count = static_cast<size_t>(written);
       if (crc_) crc_ = crc32c(bytes.first(count), *crc_);
+      advance(count);
       bytes = bytes.subspan(count);
       position_ += count;
     }
@@ -112,6 +116,7 @@ class FileCache::Download final : public HttpSink {
   /// Gives the complete file its name.
   void finish(const HttpFile& file) {
     close();
+    if (progress_) progress_->finish();
     const std::string part = cache_.folder_.part_path(key_, file), whole = cache_.folder_.whole_path(key_, file);
     fd_ = open_part(part);
     if (fd_ < 0 && errno == ENOENT) return;  // it was already complete
@@ -135,6 +140,18 @@ class FileCache::Download final : public HttpSink {
   void close() {
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
   }
+  void show_progress(const HttpFile& file, uint64_t offset) {
+    if (!cache_.options_.show_progress || file.size < megabyte) return;
+    progress_.emplace("downloading " + public_url(url_), static_cast<int64_t>(file.size / megabyte), "MB");
+    shown_bytes_ = 0;
+    advance(offset);
+  }
+  void advance(uint64_t bytes) {
+    if (!progress_) return;
+    const uint64_t before = shown_bytes_ / megabyte;
+    shown_bytes_ += bytes;
+    progress_->advance(static_cast<int64_t>(shown_bytes_ / megabyte - before));
+  }
 
   FileCache& cache_;
   const std::string& url_;
@@ -146,7 +163,9 @@ class FileCache::Download final : public HttpSink {
   int fd_ = -1;
   uint64_t position_ = 0;
   std::optional<DownloadNote> replaced_;  // of the replaced file
-  std::optional<uint32_t> crc_;           // of all bytes before position_; nothing if another process wrote the start
+  std::optional<Progress> progress_;
+  uint64_t shown_bytes_ = 0;
+  std::optional<uint32_t> crc_;  // of all bytes before position_; nothing if another process wrote the start
   bool full_ = false;
 };
 
@@ -156,6 +175,15 @@ FileCache::FileCache(FileCacheOptions options)
 CachedFile FileCache::open(const std::string& url, const std::stop_token& stop) {
   if (CachedFile file = find_whole(url); file.content) return file;
   return fetch(url, IfFull::wait, stop);
+}
+
+CachedFile FileCache::cached(const std::string& url) {
+  const std::string key = CacheFolder::key_of(url);
+  const std::optional<HttpFile> version = folder_.noted(key);
+  if (!version || folder_.is_doubted(key, *version)) return {};
+  CachedFile file{folder_.map(key, *version), *version};
+  if (file.content) remember(url, *version);
+  return keep(url, std::move(file));
 }
 
 void FileCache::prefetch(const std::string& url, const std::stop_token& stop) {

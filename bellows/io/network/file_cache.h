@@ -21,6 +21,7 @@ struct FileCacheOptions {
   std::string folder;                        ///< "": default_cache_folder()
   int64_t limit_bytes = int64_t{100} << 30;  ///< limit for the total size of all complete and partial files
   HttpOptions http;
+  bool show_progress = false;  ///< report the progress of downloads of at least 1 MB to the log sink
 };
 
 /// A cached file that is mapped into memory. It is not evicted while it is in use.
@@ -59,6 +60,9 @@ class FileCache {
   ///         the disk is full;
   ///         c10::ValueError if the file is larger than the limit
   CachedFile open(const std::string& url, const std::stop_token& stop = {});
+  /// Returns the complete cached copy without contacting the server, or null if there is none. A copy that a reader
+  /// could not parse (see doubt()) does not count.
+  CachedFile cached(const std::string& url);
   /// Fetches the file if it is not in the cache and if there is space for it. The function does not wait for space.
   /// Throws: like open()
   void prefetch(const std::string& url, const std::stop_token& stop = {});
@@ -74,6 +78,8 @@ class FileCache {
   /// Returns the version of the file on the server. The server is asked only once.
   /// Throws: like http_look()
   HttpFile look(const std::string& url, const std::stop_token& stop = {});
+  /// Returns the folder of the cached files.
+  const std::string& folder() const { return folder_.path(); }
 
  private:
   class Download;

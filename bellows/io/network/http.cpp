@@ -72,6 +72,14 @@ std::string failure_text(const std::string& url, const HttpAnswer& answer, const
   return text + ".";
 }
 
+/// Throws the exception for an error that another request would not change.
+[[noreturn]] void refuse(const std::string& text, long status) {
+  const std::string message = c10::str(text, status == 403 ? " If the URL is signed, it may have expired." : "",
+                                       status >= 300 && status < 500 ? " Check the URL." : "");
+  if (status >= 300) throw HttpRefusal({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, message, status);
+  C10_THROW_ERROR(ValueError, message);
+}
+
 /// Repeats requests until the sink has all bytes or does not need any. Returns the last response.
 /// Params: end – requests only the bytes before it; for a known file, no other version is accepted
 HttpAnswer get_all(const std::string& url, TrackedSink& sink, std::optional<uint64_t> end, const HttpOptions& options,
@@ -89,9 +97,7 @@ HttpAnswer get_all(const std::string& url, TrackedSink& sink, std::optional<uint
     if (end && answer.status == 416 && answer.file.size == 0) return answer;  // an empty file has no first byte
     if (transfer.received() >= enough_progress) failures = 0;
     const std::string text = failure_text(url, answer, sink);
-    TORCH_CHECK_VALUE(answer.can_repeat, text,
-                      answer.status == 403 ? " If the URL is signed, it may have expired." : "",
-                      answer.status >= 300 && answer.status < 500 ? " Check the URL." : "");
+    if (!answer.can_repeat) refuse(text, answer.status);
     TORCH_CHECK(++failures < options.attempts, text, " ", options.attempts, " attempts failed.");
     log_debug(text, " Retrying.");
     if (answer.start_again) sink.forget();

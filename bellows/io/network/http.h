@@ -1,11 +1,14 @@
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "bellows/io/bytes.h"
 
@@ -20,6 +23,20 @@ struct HttpOptions {
   /// Delay before the first retry. It doubles with each retry, up to 30 s. The actual delay is a random value between
   /// half of this delay and the full delay.
   int64_t backoff_ms = 500;
+  /// Token that is sent as `Authorization: Bearer …`. It is not sent to another host that a redirect names. "": none
+  std::string bearer_token = {};
+};
+
+/// The server refused a request permanently.
+class HttpRefusal : public c10::ValueError {
+ public:
+  HttpRefusal(c10::SourceLocation where, std::string message, long status)
+      : c10::ValueError(where, std::move(message)), status_(status) {}
+  /// The HTTP status, such as 404.
+  long status() const { return status_; }
+
+ private:
+  long status_;
 };
 
 /// The version of a file on a server.
@@ -57,11 +74,11 @@ std::string unsigned_url(std::string_view url);
 ///          not, the sink receives nothing
 /// Returns: the version of the sink's content, or the server's version if the sink did not need any bytes
 /// Threads: thread-safe; after a stop request, the function ends within a second
-/// Throws:  c10::ValueError if the server refuses the request, if there are too many redirects, or if the server does
-///          not send the file's size. c10::Error if the last attempt failed. These messages state the URL
-///          (public_url()), the status or the reason, and the number of bytes received so far. Other exceptions are
-///          c10::Error if a stop is requested through `stop`, Stopped after request_stop(), and the exceptions of
-///          `sink`
+/// Throws:  c10::ValueError if the server refuses the request (HttpRefusal if it answers with a status), if there are
+///          too many redirects, or if the server does not send the file's size. c10::Error if the last attempt failed.
+///          These messages state the URL (public_url()), the status or the reason, and the number of bytes received so
+///          far. Other exceptions are c10::Error if a stop is requested through `stop`, Stopped after request_stop(),
+///          and the exceptions of `sink`
 HttpFile http_get(const std::string& url, const HttpFile& known, uint64_t offset, HttpSink& sink,
                   const HttpOptions& options = {}, const std::stop_token& stop = {});
 

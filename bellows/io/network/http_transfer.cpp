@@ -119,9 +119,10 @@ std::string strong_validator(const HttpFile& file) {
   return file.last_modified;
 }
 
-CurlHeaders make_headers(const HttpFile& known, uint64_t offset, bool part) {
+CurlHeaders make_headers(const HttpFile& known, uint64_t offset, bool part, const std::string& token) {
   curl_slist* list = curl_slist_append(nullptr, "Accept-Encoding: identity");
   const auto add = [&](const std::string& line) { list = curl_slist_append(list, line.c_str()); };
+  if (!token.empty()) add("Authorization: Bearer " + token);  // libcurl does not send it to other hosts
   if (offset > 0 && offset == known.size) {
     if (!known.etag.empty()) {
       add("If-None-Match: " + known.etag);
@@ -274,7 +275,7 @@ HttpAnswer HttpTransfer::run(const HttpFile& known, uint64_t offset, std::option
   const bool complete = offset > 0 && offset == known.size;
   offset_ = complete || (!end && strong_validator(known).empty()) ? 0 : offset;
   end_ = end;
-  const CurlHeaders headers = make_headers(known, complete ? offset : offset_, end.has_value());
+  const CurlHeaders headers = make_headers(known, complete ? offset : offset_, end.has_value(), options_.bearer_token);
   set_options(reason.data());
   curl_easy_setopt(handle.get(), CURLOPT_HTTPHEADER, headers.get());
   last_change_ = Clock::now();

@@ -15,6 +15,7 @@
 #include "bellows/core/log.h"
 #include "bellows/core/stats.h"
 #include "bellows/io/hash.h"
+#include "bellows/io/network/hub.h"
 #include "bellows/io/tensors/safetensors.h"
 #include "bellows/models/registry.h"
 #include "bellows/models/weights.h"
@@ -201,6 +202,8 @@ StreamedModel load_streamed(const Recipe& recipe, const std::string& weights, co
   const std::string source = weights.empty() ? recipe.weights : weights;
   check_recipe(!source.empty(), "the model \"", recipe.model,
                "\" would have random weights. Set `weights` to a safetensors file, a torch.save file or a checkpoint.");
+  TORCH_CHECK_VALUE(!io::is_remote_address(source), "streamed weights: expected a local file, got ", source,
+                    ". Download the file, and set `weights` to its path.");
   std::error_code unreadable;
   if (source.ends_with(".safetensors") && !fs::is_directory(source, unreadable)) {
     TORCH_CHECK_VALUE(!quant::is_quantized_file(source), source,

@@ -16,7 +16,9 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/core/seed.h"
+#include "bellows/io/network/hub.h"
 #include "bellows/io/tensors/torch_file.h"
+#include "bellows/models/pretrained/pretrained.h"
 #include "bellows/models/registry.h"
 #include "bellows/models/weights.h"
 #include "bellows/quant/file.h"
@@ -100,13 +102,15 @@ std::optional<checkpoint::State> checkpoint_in(const std::string& path) {
 
 void load_into(TrainedModel& trained, const std::string& path) {
   try {
-    if (path.ends_with(".safetensors") && !exists_as_folder(path) && quant::is_quantized_file(path)) {
+    if (io::is_remote_address(path)) {
+      models::load_weights(trained.model, models::load_pretrained(path));
+    } else if (path.ends_with(".safetensors") && !exists_as_folder(path) && quant::is_quantized_file(path)) {
       trained.model = quant::load_quantized(path, trained.model).model;
       trained.quantized = true;
     } else if (const auto state = checkpoint_in(path)) {
       restore(trained, *state);
     } else {
-      models::load_weights(trained.model, io::load_tensors(path));
+      models::load_weights(trained.model, models::load_pretrained(path));
     }
   } catch (const c10::Error& error) {
     TORCH_CHECK_VALUE(false, "`weights`: ", path, ": ", user_message(error));
@@ -115,7 +119,8 @@ void load_into(TrainedModel& trained, const std::string& path) {
 
 /// Creates the model of a recipe without its trained weights.
 TrainedModel untrained(Recipe recipe) {
-  recipe.weights.clear();  // of the model at the start of training
+  recipe = with_pretrained_model(std::move(recipe));  // before the address is lost
+  recipe.weights.clear();                             // of the model at the start of training
   ResolvedJob job = resolved(recipe);
   Model model = prepared_model(job);
   return {.job = std::move(job), .model = std::move(model), .weights = ""};
@@ -166,9 +171,14 @@ TrainedModel load_run(const std::string& run, const Recipe& recipe) {
 
 TrainedModel load_trained(const Recipe& recipe, const std::string& weights) {
   const std::string path = weights.empty() ? recipe.weights : weights;
-  check_recipe(!path.empty() || models::is_program_path(recipe.model), "the model \"", recipe.model,
+  Recipe complete = with_pretrained_model(recipe);
+  if (io::is_hub_address(path)) {
+    complete.weights = path;
+    complete = with_pretrained_model(std::move(complete));
+  }
+  check_recipe(!path.empty() || models::is_program_path(complete.model), "the model \"", complete.model,
                "\" would have random weights. Set `weights` to a safetensors file, a torch.save file or a checkpoint.");
-  TrainedModel trained = untrained(recipe);
+  TrainedModel trained = untrained(complete);
   trained.weights = path;
   if (!path.empty()) load_into(trained, path);
   return trained;

@@ -224,8 +224,8 @@ Recipe parse_over(Recipe recipe, std::string_view text, std::string_view where) 
     const RecipeKey& row = find_row(key, origin);
     TORCH_CHECK_VALUE(seen.insert(key).second, "recipe: ", origin.text(), ": the key \"", key, "\" occurs twice.");
     const bool is_map = item.second.IsMap() && row.as_map, is_list = item.second.IsSequence() && key == "augment";
-    TORCH_CHECK_VALUE(is_map || is_list || item.second.IsScalar() || item.second.IsNull(), "recipe: ", origin.text(), ": ", key,
-                      ": expected one value (", type_of(row), "), got a list or a map.");
+    TORCH_CHECK_VALUE(is_map || is_list || item.second.IsScalar() || item.second.IsNull(), "recipe: ", origin.text(),
+                      ": ", key, ": expected one value (", type_of(row), "), got a list or a map.");
     const std::string value = is_map    ? map_in_yaml(item.second)
                               : is_list ? list_in_yaml(item.second, origin, key)
                                         : text_in_yaml(item.second);

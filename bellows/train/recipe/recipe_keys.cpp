@@ -42,7 +42,8 @@ constexpr RecipeKey key_table[] = {
     {"weights",
      &Recipe::weights,
      {},
-     "safetensors or torch.save file with the initial weights. Empty: random initialization",
+     "safetensors or torch.save file with the initial weights, or an address such as hf://org/name. Empty: random "
+     "initialization",
      false},
     {"epochs", &Recipe::epochs, {1, 1e9}, "number of passes over the training data", false},
     {"batch_size", &Recipe::batch_size, {1, 1 << 20}, "samples per batch, over all ranks together"},
@@ -58,7 +59,8 @@ constexpr RecipeKey key_table[] = {
     {"tokenizer",
      &Recipe::tokenizer,
      {},
-     "tokenizer: bytes, a vocab.txt (BERT) or a tokenizer.json (GPT-2). Empty: the samples contain tokens",
+     "tokenizer: bytes, a vocab.txt (BERT) or a tokenizer.json (GPT-2), as a path or an address. Empty: the samples "
+     "contain tokens",
      false},
     {"text_field",
      &Recipe::text_field,
@@ -135,7 +137,7 @@ constexpr RecipeKey key_table[] = {
     {"teacher_weights",
      &Recipe::teacher_weights,
      {},
-     "safetensors or torch.save file with the teacher's weights",
+     "safetensors or torch.save file with the teacher's weights, or an address",
      false},
     {"distill",
      &Recipe::distill,
