@@ -19,6 +19,7 @@
 #include "bellows/data/formats/torch_adapter.h"
 #include "bellows/data/formats/webdataset.h"
 #include "bellows/data/images/augment.h"
+#include "bellows/data/images/augment_list.h"
 #include "bellows/data/images/image_ops.h"
 #include "bellows/data/images/mix_batch.h"
 #include "bellows/data/images/pixel_chain.h"

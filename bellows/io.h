@@ -12,6 +12,7 @@
 #include "bellows/io/images/image.h"
 #include "bellows/io/network/file_cache.h"
 #include "bellows/io/network/http.h"
+#include "bellows/io/network/hub.h"
 #include "bellows/io/records/beton.h"
 #include "bellows/io/records/event_file.h"
 #include "bellows/io/records/example.h"

@@ -14,6 +14,7 @@
 #include "bellows/models/mlp.h"
 #include "bellows/models/model_size.h"
 #include "bellows/models/plugin.h"
+#include "bellows/models/pretrained/pretrained.h"
 #include "bellows/models/register_model.h"
 #include "bellows/models/registry.h"
 #include "bellows/models/resnet.h"
