@@ -42,6 +42,7 @@
 #include "bellows/data/sink.h"
 #include "bellows/data/source.h"
 #include "bellows/data/step_error.h"
+#include "bellows/data/synthetic/synthetic_images.h"
 #include "bellows/data/text/text_lines.h"
 #include "bellows/data/text/text_source.h"
 #include "bellows/data/text/tokenizer.h"

@@ -199,6 +199,7 @@ struct Arguments {
   ImportArguments import_config;
   SelectArguments select;
   PackArguments pack;
+  MakeDataArguments make_data;
   BenchDataArguments bench_data;
   BenchModelArguments bench_model;
   ServeArguments serve;
@@ -237,6 +238,7 @@ std::vector<Verb> add_verbs(CLI::App& app, Arguments& all) {
       {add_select(app, all.select),
        [&] { return with_plugins(all.select.plugins, [&] { return run_select(all.select); }); }},
       {add_pack(app, all.pack), [&] { return run_pack(all.pack); }},
+      {add_make_data(app, all.make_data), [&] { return run_make_data(all.make_data); }},
       {add_bench_data(app, all.bench_data), [&] { return run_bench_data(all.bench_data); }},
       {add_bench_model(app, all.bench_model), [&] { return run_bench_model(all.bench_model); }},
       {add_serve(app, all.serve), [&] { return run_serve(all.serve); }},

@@ -304,6 +304,18 @@ Examples:
   bellows pack photos shards --format webdataset --shard-size 256MB
 )";
 
+inline constexpr const char* make_data_footer =
+    R"(Draws a synthetic dataset for measurements without downloaded data: 10 shapes and 10 textures in random colors,
+positions and sizes, with noise. It replaces no dataset of photos. The same options always give the same pixels. DST
+gets the splits train and test, and can be passed to `bellows train --data`. `bellows pack` converts a split to other
+formats. After an interruption, run the same command again to resume.
+
+Examples:
+  bellows make-data shapes
+  bellows make-data shapes --train 50000 --seed 7 --format webdataset
+  bellows train --data shapes --model resnet18
+)";
+
 inline constexpr const char* bench_data_footer =
     R"(Loads batches without training on them. The report shows the throughput, the time of each stage of loading, and
 the change that would help most. Ctrl-C stops the measurement and prints the report.

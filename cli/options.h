@@ -224,6 +224,14 @@ struct PackArguments {
   JsonTarget json;
 };
 
+/// Arguments of `bellows make-data`.
+struct MakeDataArguments {
+  std::string destination, format;
+  int64_t train = 10000, test = 2000, size = 64, seed = 1;
+  int64_t threads = 0;  ///< if 0, one thread per core
+  JsonTarget json;
+};
+
 /// Arguments of `bellows bench-data`.
 struct BenchDataArguments {
   std::string url, split;
@@ -337,6 +345,7 @@ int run_quantize(const QuantizeArguments& arguments);
 int run_export(const ExportArguments& arguments);
 int run_distill(const DistillArguments& arguments);
 int run_pack(const PackArguments& arguments);
+int run_make_data(const MakeDataArguments& arguments);
 int run_bench_data(const BenchDataArguments& arguments);
 int run_bench_model(const BenchModelArguments& arguments);
 int run_serve(const ServeArguments& arguments);

@@ -31,6 +31,7 @@ CLI::App* add_distill(CLI::App& app, DistillArguments& arguments);
 CLI::App* add_evaluate(CLI::App& app, EvaluateArguments& arguments);
 CLI::App* add_predict(CLI::App& app, PredictArguments& arguments);
 CLI::App* add_pack(CLI::App& app, PackArguments& arguments);
+CLI::App* add_make_data(CLI::App& app, MakeDataArguments& arguments);
 CLI::App* add_bench_data(CLI::App& app, BenchDataArguments& arguments);
 CLI::App* add_bench_model(CLI::App& app, BenchModelArguments& arguments);
 CLI::App* add_serve(CLI::App& app, ServeArguments& arguments);

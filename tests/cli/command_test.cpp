@@ -49,6 +49,7 @@ TEST(Command, HelpHasAnExampleAndFits80Columns) {
                                              {"perf", "--help"},
                                              {"deploy", "--help"},
                                              {"pack", "--help"},
+                                             {"make-data", "--help"},
                                              {"evaluate", "--help"},
                                              {"quantize", "--help"},
                                              {"distill", "--help"},
