@@ -79,6 +79,12 @@ void check_mesh_keys(const Recipe& recipe, const std::string& where) {
   TORCH_CHECK_VALUE(!recipe.shard_frozen || recipe.data_parallel == "zero3", "recipe: ", where,
                     ": shard_frozen works only with data_parallel zero3, got ", recipe.data_parallel,
                     ". Use zero3, or set shard_frozen: false.");
+  const std::string limit = c10::str("recipe: ", where, ": gathered_frozen_mb = ", recipe.gathered_frozen_mb);
+  TORCH_CHECK_VALUE(recipe.gathered_frozen_mb == -1 || recipe.shard_frozen, limit,
+                    " works only with shard_frozen = true. Set shard_frozen: true, or gathered_frozen_mb: -1.");
+  TORCH_CHECK_VALUE(recipe.gathered_frozen_mb == -1 || recipe.reshard_after_forward, limit,
+                    " needs reshard_after_forward = true, because otherwise all gathered parameters stay in memory. "
+                    "Set reshard_after_forward: true, or gathered_frozen_mb: -1.");
 }
 
 void check_offload_keys(const Recipe& recipe, const std::string& where) {

@@ -100,6 +100,7 @@ struct Recipe {
   bool reshard_after_forward = true;
   bool sync_each_batch = true;
   bool shard_frozen = false;
+  int64_t gathered_frozen_mb = -1;
   std::string mesh;
   bool shard_state_over_all = false;
   std::string tensor_plan = "auto";

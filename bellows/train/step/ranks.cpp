@@ -311,6 +311,7 @@ void Ranks::shard_optimizers(Job& job, int stage) {
     optimizer = std::move(sharded);
   }
 }
+    if (recipe.gathered_frozen_mb >= 0) options.gathered_frozen_bytes = recipe.gathered_frozen_mb << 20;
 
 Ranks::~Ranks() = default;
 
