@@ -1,6 +1,7 @@
 #include "cli/trained_options.h"
 
 #include "bellows/core/error.h"
+#include "bellows/io/network/hub.h"
 #include "bellows/train/inference/streamed_model.h"
 
 namespace bellows::cli {
@@ -19,7 +20,8 @@ void check_model_options(const TrainedArguments& arguments) {
     }
     return;
   }
-  if (arguments.recipe.empty() && arguments.model.empty())
+  const bool has_config = io::is_hub_address(arguments.weights);  // its config.json chooses the model
+  if (arguments.recipe.empty() && arguments.model.empty() && !has_config)
     throw UsageError("expected a trained model. Pass --run, or --recipe (or --model) together with --weights.");
 }
 

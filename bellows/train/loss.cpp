@@ -43,6 +43,9 @@ std::vector<at::Tensor> model_inputs(const Model& model, const data::Batch& batc
   std::vector<at::Tensor> tensors(inputs.size());
   if (has_one_input(inputs) && !batch.contains(inputs.front().name)) {
     tensors.front() = model_input(batch);
+    for (size_t i = 1; i < inputs.size(); ++i) {
+      if (batch.contains(inputs[i].name)) tensors[i] = batch[inputs[i].name];
+    }
     return tensors;
   }
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -1,6 +1,7 @@
 """Writes what texts need: python tools/goldens/tokenizer.py [VOCAB.TXT …]
 
 tests/goldens/data/wordpiece.json: words of small vocabularies and what transformers' BertTokenizer makes of difficult texts with them.
+tests/goldens/data/wordpiece_pairs.json: the same for pairs of texts.
 tests/goldens/data/bpe.json: tokenizer.json files of byte-level BPE, as the package tokenizers writes them, and what it makes of the
 same texts.
 """
@@ -11,6 +12,7 @@ import tempfile
 
 root = pathlib.Path(__file__).resolve().parents[2]
 golden = root / "tests" / "goldens" / "data" / "wordpiece.json"
+pair_golden = root / "tests" / "goldens" / "data" / "wordpiece_pairs.json"
 bpe_golden = root / "tests" / "goldens" / "data" / "bpe.json"
 
 TEXTS = [
@@ -61,6 +63,27 @@ def write_golden():
     golden.write_text(json.dumps(content, separators=(",", ":")).replace('],["', '],\n["') + "\n")
 
 
+PAIRS = [("hello world", "it s 2024 tabs and lines"), ("unaffable wanted running runs runner", "hello"), ("", "zero width"), ("hello", ""),
+         ("a b x 2", "quotes curly single 100 20"), ("Hello, World! It's 2024.", "tabs and lines")]
+
+
+def write_pair_golden():
+    """Pairs of texts, whole and truncated, with the vocabulary of the first case of wordpiece.json."""
+    import transformers
+
+    vocabulary = json.loads(golden.read_text())["cases"][0]["vocabulary"]
+    words = {word: number for number, word in enumerate(vocabulary)}
+    tokenizer = transformers.BertTokenizerFast(vocab=words, do_lower_case=True)
+    rows = []
+    for first, second in PAIRS:
+        for most in (0, 4, 5, 6, 7, 8, 9, 10, 12, 16, 100):
+            cut = {"truncation": "longest_first", "max_length": most} if most else {}
+            encoded = tokenizer([first], [second], **cut)  # a single "" would count as no second text
+            rows.append([first, second, most, encoded["input_ids"][0], encoded["token_type_ids"][0]])
+    content = {"versions": {"transformers": transformers.__version__}, "pairs": rows}
+    pair_golden.write_text(json.dumps(content, separators=(",", ":")).replace('],["', '],\n["') + "\n")
+
+
 BPE_TEXTS = [text for text in TEXTS if text] + [
     "don't we'll they're I've I'm he'd it's IT'S 'tis rock'n'roll ''quoted'' 'S 'll",
     "a  b   c\td\n\n\ne \n f\r\n  g   ",
@@ -105,4 +128,5 @@ def write_bpe_golden():
 
 if __name__ == "__main__":
     write_golden()
+    write_pair_golden()
     write_bpe_golden()

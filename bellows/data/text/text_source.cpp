@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "bellows/core/error.h"
 #include "bellows/data/order/integers.h"
 #include "bellows/data/picture.h"
 #include "bellows/io/bytes.h"
@@ -26,7 +27,7 @@ bool is_label(std::string_view name) {
 
 /// Memory that a sample's fields point to.
 struct TextValues {
-  std::vector<int64_t> tokens;
+  std::vector<int64_t> tokens, types;
   int64_t count = 0;
   std::shared_ptr<const void> owner;  // of the other fields
 };
@@ -78,7 +79,11 @@ TextSource::TextSource(SourcePtr source, TextOptions options)
   most_pieces_ = options_.max_tokens;
   source_ = origin_;
   tokens_field_ = options_.field;
-  if (options_.tokenizer) {
+  if (!options_.pair_field.empty()) {
+    TORCH_CHECK_VALUE(options_.tokenizer, "text: pairs of texts need a tokenizer. Set tokenizer to a vocab.txt.");
+    options_.tokenizer->encode_pair("", "", options_.max_tokens);  // checks the options
+    most_pieces_ = options_.max_tokens;
+  } else if (options_.tokenizer) {
     const TextTokenizer& tokenizer = *options_.tokenizer;
     most_pieces_ -= static_cast<int64_t>(tokenizer.before.size() + tokenizer.after.size());
     source_ = tokenized(origin_, tokenizer.pieces, options_.field);
@@ -103,12 +108,48 @@ void TextSource::take_tokens(const Field& field, const Sample& sample, std::vect
   copy_integers(field, 0, kept, tokens.data() + begin);
   if (options_.tokenizer)
     tokens.insert(tokens.end(), options_.tokenizer->after.begin(), options_.tokenizer->after.end());
+  check_vocabulary(field, sample, tokens);
+  mark(sample.id, cut);
+}
+
+void TextSource::check_vocabulary(const Field& field, const Sample& sample, const std::vector<int64_t>& tokens) const {
   const auto [low, high] = std::ranges::minmax_element(tokens);
   const int64_t wrong = *low < 0 ? *low : *high;
-  if (*low < 0 || (options_.vocabulary > 0 && *high >= options_.vocabulary))
-    refuse(": expected tokens from 0 to ", options_.vocabulary - 1, ", got ", wrong,
-           ". The data was tokenized with a vocabulary that the model does not have.");
-  mark(sample.id, cut);
+  TORCH_CHECK_VALUE(*low >= 0 && (options_.vocabulary == 0 || *high < options_.vocabulary),
+                    "text: ", sample.where(&field), ": expected tokens from 0 to ", options_.vocabulary - 1, ", got ",
+                    wrong, ". The data was tokenized with a vocabulary that the model does not have.");
+}
+
+void TextSource::read_pair(Sample& sample) const {
+  const Field* texts[2] = {sample.find(options_.field), sample.find(options_.pair_field)};
+  for (const int number : {0, 1}) {
+    const Field* text = texts[number];
+    TORCH_CHECK_VALUE(
+        text && !text->is_array, "text: ", sample.where(text), text ? " has numbers in \"" : " has no text \"",
+        number == 0 ? options_.field : options_.pair_field, "\"; it contains ", sample.field_names(), ".");
+  }
+  TextTokenizer::Pair pair;
+  try {
+    pair = options_.tokenizer->encode_pair(io::as_text(texts[0]->bytes), io::as_text(texts[1]->bytes),
+                                           options_.max_tokens);
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, "text: ", sample.where(texts[0]), ": ", user_message(error));
+  }
+  check_vocabulary(*texts[0], sample, pair.tokens);
+  mark(sample.id, pair.cut);
+  auto values = std::make_shared<TextValues>();
+  values->tokens = std::move(pair.tokens);
+  values->types = std::move(pair.types);
+  values->count = static_cast<int64_t>(values->tokens.size());
+  std::vector<Field> fields;
+  for (const Field& field : sample.fields) {
+    if (options_.labels && is_label(field.name) && &field != texts[0] && &field != texts[1]) fields.push_back(field);
+  }
+  fields.push_back(integers("tokens", values->tokens, c10::IntArrayRef(&values->count, 1), *texts[0]));
+  fields.push_back(integers("token_type_ids", values->types, c10::IntArrayRef(&values->count, 1), *texts[1]));
+  sample.fields = std::move(fields);
+  values->owner = std::move(sample.owner);
+  sample.owner = std::move(values);
 }
 
 void TextSource::mark(int64_t id, bool cut) const {
@@ -118,6 +159,7 @@ void TextSource::mark(int64_t id, bool cut) const {
 
 void TextSource::read(int64_t index, Sample& sample) const {
   source_->read(index, sample);
+  if (!options_.pair_field.empty()) return read_pair(sample);
   const Field* text = sample.find(tokens_field_);
   TORCH_CHECK_VALUE(text, "text: ", sample.where(), " has no \"", tokens_field_, "\"; it contains ",
                     sample.field_names(), ".");

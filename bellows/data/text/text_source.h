@@ -16,6 +16,9 @@ struct TextOptions {
   /// The field that holds a text or, without a tokenizer, an integer array [n] of tokens. If empty, find_text_field()
   /// determines the field.
   std::string field = {};
+  /// The field with the second text of a pair (see TextTokenizer::encode_pair()). It needs a tokenizer. If empty, each
+  /// sample has one text.
+  std::string pair_field = {};
   std::optional<TextTokenizer> tokenizer = {};
   /// Longer texts are truncated to this number of tokens, including special tokens; 0: no limit.
   int64_t max_tokens = 0;
@@ -29,6 +32,7 @@ struct TextCounts {
 };
 
 /// A source whose samples have a text and its label. The text is an int64 array "tokens" [n] with at least one token.
+/// A pair of texts also has "token_type_ids" [n], which are 0 for the first text and 1 for the second.
 /// The fields "label", "cls" and "json" are unchanged, and all other fields are left out. Use the source with
 /// Dataset::pad("tokens").
 class TextSource final : public Source, public Derived {
@@ -56,7 +60,9 @@ class TextSource final : public Source, public Derived {
   TextCounts counts() const;
 
  private:
+  void read_pair(Sample& sample) const;
   void take_tokens(const Field& field, const Sample& sample, std::vector<int64_t>& tokens) const;
+  void check_vocabulary(const Field& field, const Sample& sample, const std::vector<int64_t>& tokens) const;
   void mark(int64_t id, bool cut) const;
 
   SourcePtr origin_, source_;

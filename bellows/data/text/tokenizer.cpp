@@ -2,8 +2,10 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 
 #include "bellows/data/text/unicode.h"
 #include "bellows/io/bytes.h"
@@ -138,6 +140,49 @@ std::vector<int64_t> TextTokenizer::encode(std::string_view text) const {
   return tokens;
 }
 
+namespace {
+
+/// The numbers of tokens of two texts after truncation.
+/// Params: most – for both texts together
+/// Ref:    the package tokenizers, TruncationStrategy::LongestFirst
+std::pair<size_t, size_t> truncated_pair(size_t first, size_t second, size_t most) {
+  if (first + second <= most) return {first, second};
+  size_t shorter = std::min(first, second), longer = shorter > most ? shorter : std::max(shorter, most - shorter);
+  if (shorter + longer > most) {
+    shorter = most / 2;
+    longer = shorter + most % 2;
+  }
+  return first <= second ? std::pair(shorter, longer) : std::pair(longer, shorter);
+}
+
+}  // namespace
+
+TextTokenizer::Pair TextTokenizer::encode_pair(std::string_view first, std::string_view second,
+                                               int64_t max_tokens) const {
+  TORCH_CHECK_VALUE(joins_pairs, "text: this tokenizer cannot join two texts: ", description,
+                    ". Use a vocab.txt, or one text per sample.");
+  const auto marks = static_cast<int64_t>(before.size() + 2 * after.size());
+  TORCH_CHECK_VALUE(max_tokens == 0 || max_tokens > marks, "text: max_length must be larger than ", marks,
+                    ", the number of special tokens of two texts, got ", max_tokens, ".");
+  std::vector<int64_t> parts[2] = {pieces(first), pieces(second)};
+  Pair result;
+  if (max_tokens > 0) {
+    const auto most = static_cast<size_t>(max_tokens - marks);
+    result.cut = parts[0].size() + parts[1].size() > most;
+    const auto [kept_first, kept_second] = truncated_pair(parts[0].size(), parts[1].size(), most);
+    parts[0].resize(kept_first);
+    parts[1].resize(kept_second);
+  }
+  result.tokens = before;
+  for (const int64_t number : {0, 1}) {
+    const std::vector<int64_t>& part = parts[number];
+    result.tokens.insert(result.tokens.end(), part.begin(), part.end());
+    result.tokens.insert(result.tokens.end(), after.begin(), after.end());
+    result.types.resize(result.tokens.size(), number);
+  }
+  return result;
+}
+
 TextTokenizer byte_tokenizer() {
   constexpr int64_t end = 1, start = 2, first = 3;
   const auto pieces = [](std::string_view text) {
@@ -155,6 +200,7 @@ TextTokenizer wordpiece_tokenizer(const std::string& path) {
           .before = {words->number("[CLS]")},
           .after = {words->number("[SEP]")},
           .vocabulary = words->size(),
+          .joins_pairs = true,
           .description = c10::str("WordPiece, ", words->size(), " words, ", words->cased() ? "cased" : "lowercase",
                                   " (", path, ")")};
 }

@@ -15,10 +15,23 @@ struct TextTokenizer {
   std::vector<int64_t> after;   ///< special tokens after each text
   int64_t vocabulary = 0;       ///< exclusive upper bound of all tokens
   bool pads = true;             ///< true if token 0 is padding and occurs in no text
+  bool joins_pairs = false;     ///< true if encode_pair() is supported
   std::string description;      ///< for example "WordPiece, 30522 words, lower case (bert/vocab.txt)"
 
   /// Returns the tokens of the text, including special tokens.
   std::vector<int64_t> encode(std::string_view text) const;
+
+  /// The tokens of two texts in one sequence, and the number of the text to which each token belongs (0 or 1).
+  struct Pair {
+    std::vector<int64_t> tokens, types;
+    bool cut = false;  ///< a text was truncated
+  };
+  /// Joins two texts, as in [CLS] first [SEP] second [SEP].
+  /// Params:   max_tokens – the longer text is truncated until the result has at most this number of tokens; 0: no limit
+  /// Numerics: equal to BertTokenizerFast of transformers with truncation="longest_first"
+  ///           (tests/data/text/text_pair_test.cpp)
+  /// Throws:   c10::ValueError if joins_pairs is false, or if max_tokens leaves no space for a token
+  Pair encode_pair(std::string_view first, std::string_view second, int64_t max_tokens = 0) const;
 };
 
 /// Returns a tokenizer that converts each byte b to the token 3 + b. Token 2 comes before a text, and token 1 after it.

@@ -20,6 +20,7 @@
 #include "bellows/io/images/image.h"
 #include "bellows/train/data/data_assembly.h"
 #include "bellows/train/recipe/context_keys.h"
+#include "bellows/train/recipe/pipeline_keys.h"
 #include "bellows/train/recipe/recipe_error.h"
 
 namespace bellows::train {
@@ -97,11 +98,21 @@ data::Dataset prepared_images(const data::Dataset& dataset, const ResolvedJob& j
   return info.mean.empty() ? images : images.normalize(info.mean, info.std);
 }
 
+/// The fields in `text_field`: none, one, or two for pairs of texts.
+std::vector<std::string> text_fields(const Recipe& recipe) {
+  std::vector<std::string> fields = split_list(recipe.text_field);
+  check_recipe(fields.size() <= 2, "text_field: expected one field, or two for pairs of texts, got ", recipe.text_field,
+               ".");
+  return fields;
+}
+
 /// Params: max_tokens – 0: texts are not truncated
 std::shared_ptr<const data::TextSource> texts_of(const data::Dataset& dataset, const ResolvedJob& job,
                                                  int64_t max_tokens) {
+  const std::vector<std::string> fields = text_fields(job.recipe);
   return std::make_shared<const data::TextSource>(
-      dataset.source(), data::TextOptions{.field = job.recipe.text_field,
+      dataset.source(), data::TextOptions{.field = fields.empty() ? "" : fields[0],
+                                          .pair_field = fields.size() > 1 ? fields[1] : "",
                                           .tokenizer = job.tokenizer,
                                           .max_tokens = max_tokens,
                                           .vocabulary = job.input_width(),
@@ -124,12 +135,19 @@ data::Dataset prepared_texts(const data::Dataset& dataset, const ResolvedJob& jo
                     ". Set tokenizer to the one that the model was trained with, or to bytes.");
   const data::Dataset texts(texts_of(dataset, job, job.max_length()), dataset.info());
   const int64_t chunks = chunks_of_rows(job, job.max_length());
-  return texts.require(required({"tokens"}, job, targets)).pad("tokens", 0, chunks);
+  if (text_fields(job.recipe).size() < 2)
+    return texts.require(required({"tokens"}, job, targets)).pad("tokens", 0, chunks);
+  check_recipe(chunks == 1 && pipeline_ranks(job.recipe) == 1, "text_field = ", job.recipe.text_field,
+               ": pairs of texts do not work with the axes context and pipeline of mesh = ", job.recipe.mesh,
+               ". Remove these axes.");
+  return texts.require(required({"tokens", "token_type_ids"}, job, targets)).pad("tokens").pad("token_type_ids");
 }
 
 /// Packs several texts into each row, for language models. Each text is tokenized once to determine its length.
 data::Dataset packed_texts(const data::Dataset& dataset, const ResolvedJob& job) {
   const Recipe& recipe = job.recipe;
+  check_recipe(text_fields(recipe).size() < 2, "text_field = ", recipe.text_field,
+               ": a model that predicts the next token reads one text per sample. Name one field.");
   const auto texts = texts_of(dataset, job, 0);
   const std::vector<int64_t> lengths =
       recipe.bad_samples == "skip" ? texts->lengths() : data::read_lengths(*texts, "tokens");
@@ -208,7 +226,7 @@ std::optional<std::array<int64_t, 2>> trained_image_size(const ResolvedJob& job)
 std::vector<std::string> target_fields(const Recipe& recipe) {
   std::vector<std::string> fields = split_list(recipe.target);
   fields.insert(fields.end(), {"label", "cls", "json", "target"});
-  std::erase(fields, recipe.text_field);
+  for (const std::string& text : text_fields(recipe)) std::erase(fields, text);
   return fields;
 }
 

@@ -65,7 +65,8 @@ constexpr RecipeKey key_table[] = {
     {"text_field",
      &Recipe::text_field,
      {},
-     "field that contains the text. Empty: the only field that can contain a text"},
+     "field that contains the text, or two fields for pairs of texts, such as \"premise, hypothesis\". Empty: the only "
+     "field that can contain a text"},
     {"max_length",
      &Recipe::max_length,
      {0, 1 << 20},
