@@ -12,13 +12,6 @@ namespace {
 
 /// Returns the setting that does not work with context parallelism, with the reason; empty if there is none.
 std::string context_conflict(const Recipe& recipe) {
-  const std::vector<comm::MeshAxis> axes = parse_mesh(recipe.mesh);
-  const bool divides_model = axis_size(axes, "tensor") > 1 || axis_size(axes, "pipeline") > 1;
-  if (divides_model && recipe.data_parallel != "ddp")
-    return "data_parallel = " + recipe.data_parallel +
-           " shards the state of complete models among the ranks of this axis, and another axis divides the model";
-  if (recipe.sequence_parallel)
-    return "sequence_parallel = true divides the same sequences, and both run the blocks of the model";
   if (const std::string shared = shared_operators_conflict(recipe); !shared.empty()) return shared;
   if (recipe.quantize != "none") return "quantize = " + recipe.quantize + " observes ranges on complete sequences";
   if (!recipe.teacher.empty()) return "teacher = " + recipe.teacher + " is a second model, which is not divided";

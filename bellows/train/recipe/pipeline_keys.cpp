@@ -19,12 +19,6 @@ constexpr int64_t micro_batches_per_rank = 4;
 /// Returns the setting that does not work with pipeline parallelism, with the reason; empty if there is none.
 std::string pipeline_conflict(const Recipe& recipe) {
   if (const std::string shared = shared_samples_conflict(recipe); !shared.empty()) return shared;
-  if (recipe.data_parallel != "ddp" && recipe.data_parallel != "zero1")
-    return "data_parallel = " + recipe.data_parallel +
-           " exchanges gradients in each backward pass, and a pipeline runs one for each micro-batch. zero1 exchanges "
-           "them once per step";
-  if (axis_size(parse_mesh(recipe.mesh), "shard") > 1)
-    return "the axis shard divides the state of ZeRO, and pipelines divide it among the ranks of the axis data";
   if (recipe.memory_budget != 1)
     return "memory_budget plans complete steps, but the compiled parts are those of stages";
   if (recipe.precision != "fp32" && (recipe.amp_level == "O2" || recipe.amp_level == "O3"))
@@ -64,7 +58,8 @@ bool is_schedule_path(const std::string& text) {
 /// Returns the number of samples in a batch of one pipeline.
 int64_t samples_of_pipeline(const Recipe& recipe) {
   if (recipe.batch_size_per_rank > 0) return recipe.batch_size_per_rank;
-  return recipe.batch_size / axis_size(parse_mesh(recipe.mesh), "data");
+  const std::vector<comm::MeshAxis> axes = parse_mesh(recipe.mesh);
+  return recipe.batch_size / (axis_size(axes, "data") * axis_size(axes, "shard"));
 }
 
 int micro_batches_of(const Recipe& recipe, int ranks) {

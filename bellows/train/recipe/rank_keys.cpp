@@ -221,7 +221,6 @@ std::string whole_parameters_conflict(const Recipe& recipe) {
 }
 
 std::string backward_steps_conflict(const Recipe& recipe) {
-  if (recipe.data_parallel == "zero1") return "data_parallel = zero1 updates shards after backward";
   if (recipe.gradient_compression != "none")
     return "gradient_compression = " + recipe.gradient_compression + " compresses the buckets of another exchange";
   if (recipe.compile == "step") return "compile = step exchanges gradients at the end of a step";

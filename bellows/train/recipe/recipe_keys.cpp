@@ -369,7 +369,7 @@ constexpr RecipeKey key_table[] = {
      "how the ranks divide the work. Hybrid sharding with zero1 to zero3, such as {data: 2, shard: 4}. shard: number "
      "of ranks that divide the state. data: number of such groups, which hold the same state. Tensor parallelism with "
      "ddp or zero1 to zero3, such as {data: 2, tensor: 2}. tensor: number of ranks that divide each layer and read the "
-     "same samples. Pipeline parallelism with ddp or zero1, such as {data: 2, pipeline: 2}. pipeline: number "
+     "same samples. Pipeline parallelism with ddp or zero1 to zero3, such as {data: 2, pipeline: 2}. pipeline: number "
      "of ranks that divide the model into stages and read the same samples. Context parallelism with ddp or zero1 to "
      "zero3, such as {data: 2, context: 2}. context: number of ranks that divide each sequence. Empty: all ranks read "
      "different samples",

@@ -49,7 +49,7 @@ ContextRanks::ContextRanks(const Job& job, const comm::Group& axis, const Tensor
       blocks_(checked_blocks(model_)),
       in_stages_(pipeline_ranks(job.recipe) > 1),
       context_(axis, options_of(job, tensor)) {
-  models::run_blocks_by(model_, divided(nullptr));
+  models::run_blocks_by(model_, divided(tensor ? tensor->sequence_blocks() : nullptr));
 }
 
 ContextRanks::~ContextRanks() {

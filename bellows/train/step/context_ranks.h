@@ -31,7 +31,7 @@ class ContextRanks {
   static void check(const Job& job);
 
   /// Params: tensor – has divided the layers of the model; null if they are complete. It must exist as long as this
-  ///         object
+  ///         object. With `sequence_parallel`, its ranks divide this rank's part of each sequence again
   /// Throws: like check(). c10::ValueError if the ranks' versions differ
   ContextRanks(const Job& job, const comm::Group& axis, const TensorRanks* tensor);
   ~ContextRanks();

@@ -56,13 +56,13 @@ ModelParts parts_with_precision(const Job& job) {
   return parts;
 }
 
-parallel::Pipeline divided_into_stages(const Job& job, const comm::Mesh& mesh, const TensorRanks* tensor,
-                                       const ContextRanks* context) {
+parallel::Pipeline divided_into_stages(const Job& job, const comm::Mesh& mesh, const std::optional<comm::Group>& data,
+                                       const TensorRanks* tensor, const ContextRanks* context) {
   const auto compiled = std::make_shared<CompiledStages>(job.recipe);
   parallel::PipelineOptions options{.schedule = schedule_of(job),
                                     .seed = static_cast<uint64_t>(job.recipe.seed),
-                                    .divide_backward = job.recipe.recompute == "none"};
-  if (mesh.size("data") > 1) options.data = mesh.group("data");
+                                    .divide_backward = job.recipe.recompute == "none",
+                                    .data = data};
   if (tensor) options.tensor = tensor->layers();
   if (compiled->on()) {
     options.forward_call = [compiled](const CompiledStages::Body& body) { compiled->forward(body); };
@@ -221,8 +221,8 @@ void PipelineRanks::check(const Job& job) {
                "fewer pipeline_stages.");
 }
 
-PipelineRanks::PipelineRanks(const Job& job, const comm::Mesh& mesh, const TensorRanks* tensor,
-                             const ContextRanks* context)
+PipelineRanks::PipelineRanks(const Job& job, const comm::Mesh& mesh, const std::optional<comm::Group>& data,
+                             const TensorRanks* tensor, const ContextRanks* context)
     : model_(job.model),
       loss_(job.output_loss),
       task_(job.task),
@@ -233,8 +233,10 @@ PipelineRanks::PipelineRanks(const Job& job, const comm::Mesh& mesh, const Tenso
       tensor_(tensor),
       group_(mesh.group("pipeline")),
       all_(*job.ranks),
-      stages_(divided_into_stages(job, mesh, tensor, context)) {
-  if (mesh.size("data") > 1) data_ = mesh.group("data");
+      data_(data),
+      averages_each_batch_(job.recipe.sync_each_batch &&
+                           (job.recipe.data_parallel == "zero2" || job.recipe.data_parallel == "zero3")),
+      stages_(divided_into_stages(job, mesh, data, tensor, context)) {
   for (const auto& [name, value] : model_.state_dict()) others_.insert(name);
   for (const comm::Shard& shard : stages_->shards()) others_.erase(shard.name);
   keep_own_parameters(job, stages_->parameters(), group_);
@@ -284,7 +286,7 @@ PipelineOutput PipelineRanks::forward_backward(const data::Batch& batch, const P
                     {.loss_factor = all_items / how.unit,
                      .grad_scale = how.grad_scale,
                      .weight = [&](const Tensors& part) { return counts_none ? 1 : part[0].sum().item<double>(); },
-                     .average_gradients = how.last});
+                     .average_gradients = how.last || averages_each_batch_});
   StepOutput output(at::scalar_tensor(mean, counts.options()));
   output.count = counts[0];
   if (predicts_ && !empty) output.predictions = predictions_of(outputs, batch.size());

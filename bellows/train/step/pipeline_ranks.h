@@ -27,7 +27,7 @@ struct PipelineBatch {
   int64_t number = 0;     ///< number of the batch since the start of training, which selects the dropout masks
   double unit = 1;        ///< the loss is multiplied by the number of items and divided by this number
   at::Tensor grad_scale;  ///< the loss is also multiplied by this number
-  bool last = true;       ///< whether this is the last batch of the step, so that gradients are averaged
+  bool last = true;       ///< whether this is the last batch of the step, after which gradients are averaged
 };
 
 /// The results for a batch, which are the same on all ranks of a pipeline. Loss and counts are the same on all ranks.
@@ -51,12 +51,14 @@ class PipelineRanks final : public DividedModel {
 
   /// Frees the parameters of other stages, and removes them from the job's optimizers.
   /// Params: mesh – has the axis `pipeline`
+  ///         data – the ranks of the same stages that read other samples; empty if there are none
   ///         tensor – has divided the layers of the model; null if they are complete. It must exist as long as this
   ///         object
   ///         context – divides the sequences; null if they are complete. It must exist as long as this object
   /// Throws: c10::ValueError for the reasons of parallel::pipeline() and pipeline_schedule(), or if an optimizer has no
   ///         parameter of one of the ranks
-  PipelineRanks(const Job& job, const comm::Mesh& mesh, const TensorRanks* tensor, const ContextRanks* context);
+  PipelineRanks(const Job& job, const comm::Mesh& mesh, const std::optional<comm::Group>& data,
+                const TensorRanks* tensor, const ContextRanks* context);
 
   /// Computes the gradients of a batch, weighted by its number of items.
   PipelineOutput forward_backward(const data::Batch& batch, const PipelineBatch& how);
@@ -90,7 +92,8 @@ class PipelineRanks final : public DividedModel {
   const TensorRanks* tensor_;
   comm::Group group_;                ///< of the axis `pipeline`
   comm::Group all_;                  ///< of all ranks
-  std::optional<comm::Group> data_;  ///< of the axis `data`, if it has several ranks
+  std::optional<comm::Group> data_;  ///< ranks of the same stages that read other samples; empty: none
+  bool averages_each_batch_;         ///< and not only the gradients of a step
   std::optional<parallel::Pipeline> stages_;
   std::set<std::string> others_;  ///< names of the tensors that only other ranks hold
 };

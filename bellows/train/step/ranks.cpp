@@ -177,6 +177,14 @@ parallel::ShardGroups shard_groups(const comm::Group& all, const std::optional<c
   return groups;
 }
 
+/// Modules whose parameters belong to other ranks of a pipeline are no units of this rank.
+void leave_out_units_of_other_stages(parallel::ShardOptions& options, const Model& model, const Model& held) {
+  std::erase_if(options.units, [&](const std::string& pattern) {
+    return !parallel::matches_module(held.named_parameters(), pattern) &&
+           parallel::matches_module(model.named_parameters(), pattern);
+  });
+}
+
 /// Gives all ranks of a group the random generators of its first rank, so that they draw the same masks.
 void share_generators(const comm::Group& group) {
   NamedTensors states = checkpoint::rng_state();
@@ -245,7 +253,7 @@ Ranks::Ranks(Job& job) : model_(job.model) {
 std::optional<comm::Group> Ranks::gradient_ranks() const {
   if (!divides_sequences()) return state_->samples;
   if (!state_->tensor) return state_->group;
-  return comm::combine(state_->mesh->group("data"), state_->context->group(), "gradients");
+  return ranks_along(*state_->mesh, {"data", "shard", "context"});
 }
 
 /// Sets up DDP or ZeRO among the ranks that read different samples.
@@ -282,11 +290,13 @@ void Ranks::divide_work(Job& job) {
     state_->context = std::make_unique<ContextRanks>(job, axis, state_->tensor.get());
   }
   if (has_stages)
-    state_->pipeline = std::make_unique<PipelineRanks>(job, mesh, state_->tensor.get(), state_->context.get());
+    state_->pipeline =
+        std::make_unique<PipelineRanks>(job, mesh, state_->samples, state_->tensor.get(), state_->context.get());
 }
 
 /// Replaces the optimizers by sharded ones; with DDP (stage 0), nothing happens. If parameters are updated in backward,
-/// each rank of DDP is a replica with one shard, because libtorch's reducer keeps all gradients until the end.
+/// each rank of DDP is a replica with one shard, because libtorch's reducer keeps all gradients until the end. For the
+/// same reason, ZeRO-1 is then ZeRO-2, which stores the same if no gradient is kept.
 void Ranks::shard_optimizers(Job& job, int stage) {
   const Recipe& recipe = job.recipe;
   const bool replicates = stage == 0 && recipe.optimizer_in_backward;
@@ -298,8 +308,10 @@ void Ranks::shard_optimizers(Job& job, int stage) {
                                          .replicas = group}
                  : shard_groups(group, state_->mesh);
   for (auto& optimizer : job.optimizers) {
-    parallel::ShardOptions options = shard_options(recipe, replicates ? 2 : stage);
+    parallel::ShardOptions options = shard_options(recipe, recipe.optimizer_in_backward ? std::max(stage, 2) : stage);
+    if (pipeline()) leave_out_units_of_other_stages(options, model_, divided()->local_model());
     options.shard_frozen = recipe.shard_frozen && &optimizer == &job.optimizers.front();
+    if (recipe.gathered_frozen_mb >= 0) options.gathered_frozen_bytes = recipe.gathered_frozen_mb << 20;
     options.replicas = groups.replicas;
     options.shard_state_over_replicas = recipe.shard_state_over_all && options.replicas;
     options.uninitialized = job.state_follows;
@@ -311,7 +323,6 @@ void Ranks::shard_optimizers(Job& job, int stage) {
     optimizer = std::move(sharded);
   }
 }
-    if (recipe.gathered_frozen_mb >= 0) options.gathered_frozen_bytes = recipe.gathered_frozen_mb << 20;
 
 Ranks::~Ranks() = default;
 

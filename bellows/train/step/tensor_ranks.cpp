@@ -12,6 +12,7 @@
 
 #include "bellows/comm/shard.h"
 #include "bellows/models/blocks.h"
+#include "bellows/train/recipe/context_keys.h"
 #include "bellows/train/recipe/recipe_error.h"
 #include "bellows/train/recipe/tensor_keys.h"
 
@@ -86,11 +87,12 @@ class CompleteLogits final : public ModelWrapper {
 
 }  // namespace
 
-TensorRanks::TensorRanks(Job& job, const comm::Group& axis) : model_(job.model), layers_(divided(job, axis)) {
+TensorRanks::TensorRanks(Job& job, const comm::Group& axis)
+    : model_(job.model), divides_sequences_(job.recipe.sequence_parallel), layers_(divided(job, axis)) {
   job.loss = divided_loss(std::move(job.loss), layers_, job.task);
-  if (!job.recipe.sequence_parallel) return;
+  if (!divides_sequences_ || context_ranks(job.recipe) > 1) return;
   try {
-    models::run_blocks_by(model_, layers_.sequence_blocks(models::run_blocks_by(model_, nullptr)));
+    models::run_blocks_by(model_, sequence_blocks());
   } catch (...) {  // on all ranks, because it depends on the model only
     layers_.restore_model();
     throw;
@@ -100,6 +102,10 @@ TensorRanks::TensorRanks(Job& job, const comm::Group& axis) : model_(job.model),
 
 TensorRanks::~TensorRanks() {
   if (runs_blocks_) models::run_blocks_by(model_, nullptr);
+}
+
+models::RunBlock TensorRanks::sequence_blocks() const {
+  return divides_sequences_ ? layers_.sequence_blocks(models::run_blocks_by(model_, nullptr)) : nullptr;
 }
 
 void TensorRanks::check_output(const Task& task) const {

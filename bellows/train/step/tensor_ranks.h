@@ -8,6 +8,7 @@
 
 #include "bellows/comm/group.h"
 #include "bellows/core/model.h"
+#include "bellows/models/blocks.h"
 #include "bellows/parallel/tensor/tensor_parallel.h"
 #include "bellows/train/job.h"
 #include "bellows/train/step/divided_model.h"
@@ -26,6 +27,9 @@ class TensorRanks final : public DividedModel {
   ~TensorRanks() override;
 
   const parallel::TensorParallel& layers() const { return layers_; }
+  /// Returns the function with which blocks divide sequences among the ranks of the axis; null without
+  /// `sequence_parallel`. The constructor sets it, except if a mesh axis `context` divides the sequences, too.
+  models::RunBlock sequence_blocks() const;
   /// Returns a guard that must exist in backward; see TensorParallel::scope().
   std::shared_ptr<void> scope() const;
   /// Call this function after a forward pass.
@@ -56,6 +60,7 @@ class TensorRanks final : public DividedModel {
 
  private:
   Model model_;
+  bool divides_sequences_;
   bool runs_blocks_ = false;
   parallel::TensorParallel layers_;
 };

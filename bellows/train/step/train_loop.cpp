@@ -267,6 +267,7 @@ void TrainLoop::run_stages(const data::Batch& batch, int64_t number, GroupMean& 
   PhaseClock clock;
   const at::Tensor one = at::scalar_tensor(1, at::TensorOptions(device_).dtype(at::kFloat));
   const inspect::TraceScope scope("pipeline");
+  if (!job_.recipe.reshard_after_forward) ranks_.gather_parameters();  // otherwise for each micro-batch
   const auto [output, samples] =
       ranks_.pipeline()->forward_backward(batch, {.number = step_ * batches_per_step() + number,
                                                   .unit = mean.unit_for(1).item<double>(),

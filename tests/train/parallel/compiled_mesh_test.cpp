@@ -244,11 +244,17 @@ TEST(CompiledMesh, OnTwoAxes) {
   const WithoutKernels without_kernels;
   for (const char* mesh : {"context: 2, tensor: 2", "pipeline: 2, context: 2", "pipeline: 2, tensor: 2"})
     expect_compiled_ranks_train_alike(language_job(0, 8), divided_recipe(mesh), {"step"});
-  for (const auto& [mesh, strategy] : {std::pair{"data: 2, tensor: 2", "zero1"}, {"shard: 2, tensor: 2", "zero3"}}) {
+  for (const auto& [mesh, strategy] : {std::pair{"data: 2, tensor: 2", "zero1"},
+                                       {"shard: 2, tensor: 2", "zero3"},
+                                       {"data: 2, pipeline: 2", "zero2"},
+                                       {"shard: 2, pipeline: 2", "zero3"}}) {
     Recipe recipe = divided_recipe(mesh);
     recipe.data_parallel = strategy;
     expect_compiled_ranks_train_alike(language_job(0, 8), recipe, {"step"});
   }
+  Recipe recipe = divided_recipe("context: 2, tensor: 2");
+  recipe.sequence_parallel = true;
+  expect_compiled_ranks_train_alike(language_job(0, 8), recipe, {"step"});
 }
 
 }  // namespace bellows::train::divided_ranks

@@ -86,6 +86,25 @@ TEST(ContextRanks, WithTensorParallelism) {
   });
 }
 
+// The ranks of the tensor axis divide each rank's part of a sequence again.
+TEST(ContextRanks, WithSequenceParallelism) {
+  run_processes(4, [](const World& world, const std::string&) {
+    ComparedJob dropping(language_job(0.2, tokens)), classes(classifier_job(tokens));
+    for (const char* method : {"ring", "all_to_all", "gather"}) {
+      Recipe recipe = divided_recipe("context: 2, tensor: 2");
+      recipe.sequence_parallel = true;
+      recipe.context_method = method;
+      dropping.expect_alike_on(world, recipe);
+      if (method == std::string("ring")) classes.expect_alike_on(world, recipe);
+    }
+    Recipe recipe = divided_recipe("context: 2, tensor: 2");
+    recipe.data_parallel = "zero3";
+    recipe.sequence_parallel = true;
+    recipe.ema_decay = 0.9;
+    dropping.expect_alike_on(world, recipe);
+  });
+}
+
 TEST(ContextRanks, InStages) {
   run_processes(4, [](const World& world, const std::string&) {
     Recipe recipe = divided_recipe("pipeline: 2, context: 2");
@@ -186,10 +205,13 @@ TEST(ContextRanks, RecipesAreReadAndChecked) {
   EXPECT_THAT(message("mesh: {context: 1}"),
               HasSubstr("or with an axis pipeline, context or tensor of at least 2, got ddp"));
   EXPECT_THAT(with_mesh("context_method: rings"), HasSubstr("ring"));
-  EXPECT_THAT(message("mesh: {context: 2, tensor: 2}\nsequence_parallel: true"),
-              HasSubstr("sequence_parallel = true divides the same sequences"));
-  EXPECT_THAT(message("mesh: {data: 2, context: 2, tensor: 2}\ndata_parallel: zero1"),
-              HasSubstr("data_parallel = zero1 shards the state of complete models"));
+  EXPECT_EQ(message("mesh: {context: 2, tensor: 2}\nsequence_parallel: true"), "");
+  EXPECT_THAT(message("mesh: {context: 2, tensor: 2}\nsequence_parallel: true\nrecompute: blocks"),
+              HasSubstr("sequence_parallel does not work with recompute = blocks"));
+  for (const char* stage : {"zero1", "zero2", "zero3"}) {
+    EXPECT_EQ(message(c10::str("mesh: {data: 2, context: 2, tensor: 2}\ndata_parallel: ", stage)), "");
+    EXPECT_EQ(message(c10::str("mesh: {pipeline: 2, context: 2}\ndata_parallel: ", stage)), "");
+  }
   EXPECT_THAT(message("mesh: {context: 2, shard: 2}"), HasSubstr("the axis shard belongs to ZeRO"));
   EXPECT_EQ(message("mesh: {context: 2, shard: 2}\ndata_parallel: zero2"), "");
   EXPECT_THAT(Recipe::parse("mesh: {tensor: 2, context: 2, pipeline: 2}").to_yaml(),
@@ -219,6 +241,14 @@ TEST(ContextRanks, JobsThatCannotBeDividedAreRefused) {
               HasSubstr("6 tokens, but 2 ranks in zig-zag order need a multiple of 4"));
   EXPECT_THAT(error_with("context: 2", language_job(0, 2)), HasSubstr("need a multiple of 4"));
   EXPECT_EQ(error_with("context: 2", language_job(0, tokens)), "");
+  // Each rank of the context axis has two tokens, which the ranks of the tensor axis divide again.
+  const auto error_with_tensor_ranks = [](int ranks) {
+    Recipe recipe = divided_recipe(c10::str("context: 2, tensor: ", ranks));
+    recipe.sequence_parallel = true;
+    return error_of_jobs(jobs_for(2 * ranks, recipe, language_job(0, 4)), 1);
+  };
+  EXPECT_EQ(error_with_tensor_ranks(2), "");
+  EXPECT_THAT(error_with_tensor_ranks(4), HasSubstr("has 2 elements, which the 4 ranks of"));
 }
 
 TEST(ContextRanks, ALossThatIsNotFiniteEndsTheRunOnAllRanks) {

@@ -74,9 +74,56 @@ TEST(DividedZero, RanksGiveWhatOneProcessGives) {
     expect_alike_with(recipe);
     dropping.expect_alike_on(world, zero_recipe("zero2", "context: 4"));
     expect_alike_with(zero_recipe("zero3", "shard: 2, context: 2"));
-    expect_alike_with(zero_recipe("zero1", "data: 2, pipeline: 2"));
     expect_agreement_on_the_loss_scale(language_job(0), "shard: 2, tensor: 2", world, "zero3");
   });
+}
+
+TEST(DividedZero, StagesOfPipelines) {
+  run_processes(4, [](const World& world, const std::string&) {
+    ComparedJob language(language_job(0, zero_tokens), 8);
+    for (const char* strategy : {"zero1", "zero2", "zero3"})
+      language.expect_alike_on(world, zero_recipe(strategy, "data: 2, pipeline: 2"));
+    Recipe recipe = zero_recipe("zero2", "shard: 2, pipeline: 2");
+    recipe.pipeline_schedule = "zero_bubble";
+    recipe.sync_each_batch = false;
+    language.expect_alike_on(world, recipe);
+    recipe = zero_recipe("zero3", "shard: 2, pipeline: 2");
+    recipe.pipeline_schedule = "interleaved";
+    recipe.pipeline_stages = 2;
+    recipe.ema_decay = 0.9;
+    recipe.on_nan = "skip";
+    language.expect_alike_on(world, recipe);
+    recipe = zero_recipe("zero3", "data: 2, pipeline: 2");
+    recipe.recompute = "blocks";
+    recipe.reshard_after_forward = false;
+    language.expect_alike_on(world, recipe);
+    for (const char* strategy : {"zero2", "zero3"})
+      expect_agreement_on_the_loss_scale(language_job(0), "data: 2, pipeline: 2", world, strategy);
+  });
+}
+
+TEST(DividedZero, SequencesOfDividedModels) {
+  run_processes(4, [](const World& world, const std::string&) {
+    ComparedJob language(language_job(0, zero_tokens), 8), dropping(language_job(0.2, zero_tokens), 8);
+    for (const char* strategy : {"zero1", "zero2", "zero3"}) {
+      dropping.expect_alike_on(world, zero_recipe(strategy, "context: 2, tensor: 2"));
+      language.expect_alike_on(world, zero_recipe(strategy, "pipeline: 2, context: 2"));
+    }
+    expect_agreement_on_the_loss_scale(language_job(0, zero_tokens), "context: 2, tensor: 2", world, "zero1");
+  });
+}
+
+TEST(DividedZero, OnThreeAndFourAxes) {
+  const std::vector<std::pair<const char*, const char*>> combinations = {
+      {"zero1", "data: 2, context: 2, tensor: 2"},     {"zero3", "shard: 2, context: 2, tensor: 2"},
+      {"zero1", "data: 2, pipeline: 2, context: 2"},   {"zero2", "data: 2, pipeline: 2, context: 2"},
+      {"zero3", "pipeline: 2, context: 2, tensor: 2"}, {"zero2", "data: 2, pipeline: 2, tensor: 2"},
+      {"zero1", "data: 2, shard: 2, pipeline: 2"},     {"zero3", "data: 2, shard: 2, pipeline: 2"}};
+  for (const auto& [strategy, mesh] : combinations)
+    expect_threads_train_alike(language_job(0, zero_tokens), zero_recipe(strategy, mesh), 8, 4);
+  Recipe recipe = zero_recipe("zero2", "data: 2, shard: 2, pipeline: 2");
+  recipe.shard_state_over_all = true;
+  expect_threads_train_alike(language_job(0, zero_tokens), recipe, 8, 4);
 }
 
 TEST(DividedZero, CopiesOfAShardedAndDividedModel) {
@@ -102,6 +149,14 @@ TEST(DividedZero, ARunMovesToOtherMeshesInTheMiddleOfEpochs) {
                       {4, "data: 2, pipeline: 2", 10, "zero1"},
                       {1, "", 0}},
                      world, folder + "/run");
+    expect_run_moves(language_job(0, zero_tokens),
+                     {{4, "data: 2, pipeline: 2", 2, "zero3"},
+                      {4, "context: 2, tensor: 2", 4, "zero1"},
+                      {4, "shard: 2, pipeline: 2", 6, "zero2"},
+                      {4, "pipeline: 2, context: 2", 8, "zero3"},
+                      {4, "pipeline: 2, tensor: 2", 10},
+                      {1, "", 0}},
+                     world, folder + "/stages");
   });
 }
 
@@ -124,6 +179,33 @@ TEST(DividedZero, RanksDivideTheStateOfTheirSlices) {
     EXPECT_LE(state, 2 * moments * slice + 4 * counters);
     EXPECT_GE(state, 2 * moments * slice);
     EXPECT_EQ(model, strategy == std::string("zero3") ? 2 * slice : 4 * slice);
+  }
+}
+
+// The two ranks with the same stages divide parameters and state. Tied weights are in two stages.
+TEST(DividedZero, RanksDivideTheStateOfTheirStages) {
+  const auto held_with = [](const std::string& strategy) {
+    std::vector<Job> jobs = jobs_for(4, zero_recipe(strategy, "data: 2, pipeline: 2"), language_job(0, zero_tokens));
+    std::vector<HeldElements> held(jobs.size());
+    run_ranks(4, [&](const comm::Group& group) {
+      const auto rank = static_cast<size_t>(group.rank());
+      jobs[rank].ranks = group;
+      TrainLoop loop(std::move(jobs[rank]));
+      loop.run_steps(1);
+      const Ranks& ranks = loop.ranks();
+      if (strategy != "zero1") {
+        for (const at::Tensor& parameter : loop.job().model.parameters()) EXPECT_FALSE(parameter.grad().defined());
+      }
+      held[rank] = {.model = elements_of(ranks.parts_of(ranks.local_model().state_dict())),
+                    .state = elements_of(ranks.parts_of(*loop.job().optimizers.front()))};
+    });
+    return held;
+  };
+  const std::vector<HeldElements> first = held_with("zero1"), second = held_with("zero2"), third = held_with("zero3");
+  for (size_t rank = 0; rank < first.size(); ++rank) {
+    EXPECT_NEAR(static_cast<double>(second[rank].state), static_cast<double>(first[rank].state), 64);
+    EXPECT_EQ(second[rank].model, first[rank].model);
+    EXPECT_NEAR(static_cast<double>(third[rank].model), static_cast<double>(first[rank].model) / 2, 128);
   }
 }
 

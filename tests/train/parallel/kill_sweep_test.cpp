@@ -34,6 +34,9 @@ const std::vector<SweepMethod>& sweep_methods() {
       {"zero3", {"data_parallel=zero3"}, false},
       {"zero3 without resharding", {"data_parallel=zero3", "reshard_after_forward=false"}, false},
       {"hybrid", {"data_parallel=zero3", "mesh={data: 2, shard: 2}"}, true},
+      {"zero1 with updates in backward",
+       {"data_parallel=zero1", "mesh={data: 2, shard: 2}", "optimizer_in_backward=true"},
+       false},
       {"zero3 in bf16", {"data_parallel=zero3", "precision=bf16"}, false},
       {"compiled ddp", {"data_parallel=ddp", "compile=step"}, false}};
   return methods;
@@ -48,7 +51,13 @@ const std::vector<SweepMethod>& divided_methods() {
       {"data and pipeline", {"mesh={data: 2, pipeline: 2}"}, false, 4, true},
       {"pipeline and tensor", {"mesh={pipeline: 2, tensor: 2}"}, false, 4, true},
       {"context", {"mesh={context: 2}"}, true, 2, true},
-      {"data and context", {"mesh={data: 2, context: 2}"}, false, 4, true}};
+      {"data and context", {"mesh={data: 2, context: 2}"}, false, 4, true},
+      {"zero3 and tensor", {"mesh={data: 2, tensor: 2}", "data_parallel=zero3"}, false, 4, true},
+      {"zero3 and context", {"mesh={context: 2}", "data_parallel=zero3"}, false, 2, true},
+      {"zero2 and pipeline", {"mesh={data: 2, pipeline: 2}", "data_parallel=zero2"}, false, 4, true},
+      {"zero3 and pipeline", {"mesh={data: 2, pipeline: 2}", "data_parallel=zero3"}, true, 4, true},
+      {"zero1, context and tensor", {"mesh={context: 2, tensor: 2}", "data_parallel=zero1"}, false, 4, true},
+      {"zero2, pipeline and context", {"mesh={pipeline: 2, context: 2}", "data_parallel=zero2"}, false, 4, true}};
   return methods;
 }
 

@@ -90,7 +90,7 @@ TEST(TrainRanks, GiveWhatOneProcessGives) {
 }
 
 TEST(TrainRanks, UpdateWeightsInBackwardAsOneProcessDoes) {
-  for (const char* how : {"ddp", "zero2", "zero3"}) {
+  for (const char* how : {"ddp", "zero1", "zero2", "zero3"}) {
     for (const int ranks : {2, 3}) {
       SCOPED_TRACE(c10::str(how, " on ", ranks));
       Recipe recipe = ranks_recipe();
@@ -101,16 +101,19 @@ TEST(TrainRanks, UpdateWeightsInBackwardAsOneProcessDoes) {
       expect_ranks_train_alike(recipe, ranks);
     }
   }
-  Recipe recipe = ranks_recipe();
-  recipe.data_parallel = "zero3";
-  recipe.mesh = "data: 2, shard: 2";
-  recipe.optimizer_in_backward = true;
-  expect_ranks_train_alike(recipe, 4);
+  for (const char* how : {"zero1", "zero3"}) {
+    SCOPED_TRACE(how);
+    Recipe recipe = ranks_recipe();
+    recipe.data_parallel = how;
+    recipe.mesh = "data: 2, shard: 2";
+    recipe.optimizer_in_backward = true;
+    expect_ranks_train_alike(recipe, 4);
+  }
 }
 
 // Batches of which each rank has the same share: no loss is weighted.
 TEST(TrainRanks, UpdatesInBackwardHaveTheSameBits) {
-  for (const char* how : {"ddp", "zero2", "zero3"}) {
+  for (const char* how : {"ddp", "zero1", "zero2", "zero3"}) {
     SCOPED_TRACE(how);
     const auto weights_of = [&](bool in_backward) {
       Recipe recipe = ranks_recipe();
@@ -133,7 +136,7 @@ TEST(TrainRanks, UpdatesInBackwardHaveTheSameBits) {
 }
 
 TEST(TrainRanks, ARunWithUpdatesInBackwardResumes) {
-  for (const char* how : {"ddp", "zero3"}) {
+  for (const char* how : {"ddp", "zero1", "zero3"}) {
     SCOPED_TRACE(how);
     const TemporaryFolder folder;
     Recipe recipe = ranks_recipe();
@@ -158,10 +161,8 @@ TEST(TrainRanks, SettingsThatUpdatesInBackwardDoNotSupportAreRefused) {
     for (Job& job : jobs) change(job);
     return error_of_jobs(std::move(jobs));
   };
-  EXPECT_THAT(refused([](Job& job) { job.recipe.data_parallel = "zero1"; }),
-              HasSubstr("optimizer_in_backward = true with 2 ranks, but data_parallel = zero1 updates shards after"));
   EXPECT_THAT(refused([](Job& job) { job.recipe.gradient_compression = "bf16"; }),
-              HasSubstr("gradient_compression = bf16 compresses"));
+              HasSubstr("optimizer_in_backward = true with 2 ranks, but gradient_compression = bf16 compresses"));
   EXPECT_THAT(refused([](Job& job) { job.recipe.compile = "step"; }), HasSubstr("compile = step exchanges gradients"));
   EXPECT_THAT(refused([](Job& job) { job.recipe.mesh = "tensor: 2"; }), HasSubstr("mesh = tensor: 2 has an axis"));
   EXPECT_THAT(refused([](Job& job) { job.recipe.optimizer = "adafactor"; }),
@@ -170,6 +171,70 @@ TEST(TrainRanks, SettingsThatUpdatesInBackwardDoNotSupportAreRefused) {
               HasSubstr("optimizer = larc uses norms of complete parameters"));
   EXPECT_THAT(refused([](Job& job) { job.recipe.batch_norm_freeze_step = 5; }),
               HasSubstr("batch_norm_freeze_step = 5 needs equal running statistics"));
+}
+
+// A group's gradients need no memory, and each rank holds the state of its share, as with zero2.
+TEST(TrainRanks, ZeroOneWithUpdatesInBackwardFreesGradients) {
+  Recipe recipe = ranks_recipe();
+  recipe.data_parallel = "zero1";
+  recipe.optimizer_in_backward = true;
+  std::vector<Job> jobs = ranks_jobs(recipe, 2);
+  run_ranks(2, [&](const comm::Group& group) {
+    Job& job = jobs[static_cast<size_t>(group.rank())];
+    job.ranks = group;
+    TrainLoop loop(std::move(job));
+    loop.run_steps(2);
+    for (const at::Tensor& parameter : loop.job().model.parameters()) EXPECT_FALSE(parameter.grad().defined());
+    int64_t state = 0;
+    for (const comm::Shard& part : loop.ranks().parts_of(*loop.job().optimizers.front()))
+      state += part.spec.sizes.size() == 2 ? part.local.numel() : 0;
+    EXPECT_LT(state, 2 * 15 * (8 + 3)) << "both moments of the two weight matrices on one rank";
+    EXPECT_GT(state, 0);
+  });
+}
+
+TEST(TrainRanks, TheLimitOfGatheredFrozenParametersOfTheRecipe) {
+  const auto trained = [](int64_t limit_mb) {
+    Recipe recipe = ranks_recipe();
+    recipe.data_parallel = "zero3";
+    recipe.shard_units = "1,2,3,4";
+    recipe.shard_frozen = true;
+    recipe.gathered_frozen_mb = limit_mb;
+    recipe.gradient_accumulation_steps = 4;
+    const auto make = [](const Recipe& own) {
+      seed_everything(3);
+      torch::nn::Sequential net(torch::nn::Linear(8, 100));
+      for (int layer = 0; layer < 4; ++layer) net->push_back(torch::nn::Linear(100, 100));
+      for (const at::Tensor& parameter : net->parameters()) parameter.requires_grad_(parameter.size(-1) == 8);
+      net->push_back(torch::nn::Linear(100, 3));
+      net->to(at::kDouble);
+      Job job = ranks_job(own);
+      job.model = Model::of(net, "net");
+      job.optimizers = {std::make_shared<optim::AdamW>(job.model.parameters(), optim::AdamWOptions{.lr = own.lr})};
+      job.loss = cross_entropy_loss(job.model);
+      return job;
+    };
+    std::vector<Job> jobs = jobs_for(2, recipe, make);
+    std::pair<int64_t, std::vector<at::Tensor>> result;
+    run_ranks(2, [&](const comm::Group& group) {
+      Job& job = jobs[static_cast<size_t>(group.rank())];
+      job.ranks = group;
+      TrainLoop loop(std::move(job));
+      loop.run_steps(2);
+      const int64_t before = comm::traffic(group)["all_gather"].bytes;
+      loop.run_steps(2);
+      const int64_t sent = comm::traffic(group)["all_gather"].bytes - before;
+      loop.ranks().complete_parameters();
+      if (group.rank() == 0) result = {sent, copies_of(loop.job().model)};
+    });
+    return result;
+  };
+  const auto kept = trained(64), gathered = trained(0), automatic = trained(-1);
+  constexpr int64_t slice = (100 * 100 + 100) * 8 / 2;  // of a frozen layer on a rank
+  EXPECT_LT(kept.first, 2 * 6 * slice) << "two steps gather four frozen layers once, and small layers often";
+  EXPECT_GT(gathered.first, 2 * 4 * 4 * slice) << "each of four batches gathers most of them in forward and backward";
+  EXPECT_EQ(automatic.first, kept.first);
+  expect_same_bits(gathered.second, kept.second);
 }
 
 TEST(TrainRanks, ShardUnitsOfTheRecipe) {
@@ -423,6 +488,18 @@ TEST(TrainRanks, OtherRecipesAndDataAreNamed) {
       error_with([](Job& job) { job.recipe.early_stopping_patience = 3; }),
       HasSubstr(
           "is early_stopping_patience: 3 on rank 1, and early_stopping_patience: 0 on rank 0. Use the same recipe"));
+  EXPECT_THAT(error_with([](Job& job) {
+                job.recipe.data_parallel = "zero2";
+                job.recipe.mesh = "data: 2, shard: 1";
+              }),
+              HasSubstr("is data_parallel: zero2 on rank 1, and data_parallel: ddp on rank 0"));
+  Recipe of_mesh = ranks_recipe();
+  of_mesh.data_parallel = "zero2";
+  of_mesh.mesh = "shard: 2";
+  std::vector<Job> jobs = ranks_jobs(of_mesh, 2);
+  jobs[1].recipe.mesh = "data: 2";
+  EXPECT_THAT(error_of_jobs(std::move(jobs)),
+              HasSubstr("is mesh: {data: 2, shard: 1} on rank 1, and mesh: {data: 1, shard: 2} on rank 0"));
   EXPECT_THAT(error_with([](Job& job) { job.eval.reset(); }),
               HasSubstr("held-out data: none on rank 1, and held-out data: 77 samples, "));
   // As many, and others: what each rank takes of a batch would belong to two data sets.
@@ -502,6 +579,12 @@ TEST(TrainRanks, MeshesAreReadAndChecked) {
   EXPECT_THAT(message("data_parallel: zero1\nmesh: \"data: 4096, shard: 8192\""), HasSubstr("at most 16777216 ranks"));
   EXPECT_THAT(message("data_parallel: zero2\nshard_state_over_all: true"), HasSubstr("works only with a mesh"));
   EXPECT_THAT(message("data_parallel: zero2\nshard_frozen: true"), HasSubstr("works only with data_parallel zero3"));
+  EXPECT_THAT(message("data_parallel: zero3\ngathered_frozen_mb: 100"),
+              HasSubstr("gathered_frozen_mb = 100 works only with shard_frozen = true"));
+  EXPECT_THAT(message("data_parallel: zero3\nshard_frozen: true\nreshard_after_forward: false\ngathered_frozen_mb: 0"),
+              HasSubstr("gathered_frozen_mb = 0 needs reshard_after_forward = true"));
+  EXPECT_THAT(message("gathered_frozen_mb: -2"), HasSubstr("expected an integer of -1 to 16777216"));
+  EXPECT_EQ(message("data_parallel: zero3\nshard_frozen: true\ngathered_frozen_mb: 100"), "");
 }
 
 TEST(TrainRanks, TheBatchMayBeSetForEachRank) {
