@@ -357,13 +357,13 @@ constexpr RecipeKey key_table[] = {
      {},
      "with zero3, also shard the parameters that are not trained. false: they are complete on every rank",
      false},
-    {"mesh",
     {"gathered_frozen_mb",
      &Recipe::gathered_frozen_mb,
      {-1, 1 << 24},
      "with shard_frozen, limit in MiB for complete parameters that are not trained and stay in memory until the end of "
      "a step. Parameters beyond the limit are gathered again for each use. -1: half of the available memory",
      false},
+    {"mesh",
      &Recipe::mesh,
      {},
      "how the ranks divide the work. Hybrid sharding with zero1 to zero3, such as {data: 2, shard: 4}. shard: number "
