@@ -587,6 +587,7 @@ void FitRun::log_evaluation() {
   NamedValues values{{"eval_loss", last_evaluation_.loss}};
   if (!std::isnan(last_evaluation_.accuracy)) values.emplace_back("eval_accuracy", last_evaluation_.accuracy);
   for (const auto& [name, value] : last_evaluation_.metrics) values.emplace_back("eval_" + name, value);
+  values.emplace_back("trained_seconds", result_.train_seconds);
   log_->step(evaluated_step_, values);
 }
 

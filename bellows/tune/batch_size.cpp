@@ -175,9 +175,7 @@ class BatchTrials {
     TrialProcess process(file_, {.values = {static_cast<double>(batch)}}, folder, program_, signals_);
     while (!process.ended()) {
       process.watch();
-      for (int signal = signals_.next(); signal != 0; signal = signals_.next()) {
-        if (comm::asks_to_stop(signal)) throw StopSignal{signal};
-      }
+      if (const int signal = stop_signal(signals_)) throw StopSignal{signal};
       pollfd event{signals_.fd(), POLLIN, 0};
       constexpr int period_ms = 10;  // between two measurements of the memory
       poll(&event, 1, period_ms);

@@ -12,7 +12,6 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/report/json_text.h"
-#include "bellows/system/stop.h"
 #include "bellows/tune/search.h"
 
 namespace bellows::tune {
@@ -63,14 +62,14 @@ class RemoteTrial final : public RunningTrial {
   void prune() override { messages_.set(prune_key, ""); }
   TrialResult result() override { return *result_; }
 
-  std::vector<Report> watch() override {
-    std::vector<Report> reports;
+  std::vector<TrialReport> watch() override {
+    std::vector<TrialReport> reports;
     if (!has_news_) return reports;
     has_news_ = false;
     while (const auto text = messages_.find(report_key(seen_))) {
       const auto json = RemoteJson::parse(*text);
-      const RemoteJson& value = json.at(1);
-      reports.push_back({json.at(0).get<int64_t>(), value.is_number() ? value.get<double>() : std::nan("")});
+      const auto number = [&](size_t at) { return json.at(at).is_number() ? json[at].get<double>() : std::nan(""); };
+      reports.push_back({.step = json.at(0).get<int64_t>(), .value = number(1), .spent = number(2)});
       ++seen_;
     }
     return reports;
@@ -117,9 +116,8 @@ class ServedSlot {
       trial_ =
           std::make_unique<TrialProcess>(file_, trial, trial_folder(options_.folder, trial.number), program_, signals_);
     } catch (const c10::ValueError& error) {
-      std::string words = user_message(error);  // keys that do not fit together
-      if (words.ends_with('.')) words.pop_back();
-      messages.set(result_key, result_text({.failure = words}));
+      // Keys that do not fit together.
+      messages.set(result_key, result_text({.failure = failure_words(user_message(error))}));
       ++count_;
     }
     return true;
@@ -129,8 +127,8 @@ class ServedSlot {
   void advance_trial() {
     const comm::Store messages = messages_of(slot_, count_);
     const bool ended = trial_->ended();
-    for (const RunningTrial::Report& report : trial_->watch())
-      messages.set(report_key(reports_++), json_text(RemoteJson{report.step, report.value}));
+    for (const TrialReport& report : trial_->watch())
+      messages.set(report_key(reports_++), json_text(RemoteJson{report.step, report.value, report.spent}));
     if (!ended) {
       if (messages.find(prune_key)) trial_->prune();
       // The search has ended, so nobody waits for this trial.
@@ -181,10 +179,7 @@ int serve_trials(const StudyFile& file, const SearchOptions& options, const std:
     running.push_back(std::make_unique<ServedSlot>(slots[i], file, options, cores.at(i), signals));
   while (!running.empty()) {
     std::erase_if(running, [](auto& slot) { return !slot->advance(); });
-    for (int signal = signals.next(); signal != 0; signal = signals.next()) {
-      if (comm::asks_to_stop(signal)) return signal;
-    }
-    if (stop_requested()) return SIGTERM;  // by a signal before this function blocked them
+    if (const int signal = stop_signal(signals)) return signal;
     pollfd event{signals.fd(), POLLIN, 0};
     poll(&event, 1, static_cast<int>(message_period.count()));
   }

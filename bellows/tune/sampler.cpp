@@ -29,12 +29,12 @@ std::tuple<int, double, double> trial_rank(const Trial& trial) {
   if (trial.violation > 0) return {2, trial.violation, 0};
   if (trial.state == TrialState::complete) return {0, trial.objective, 0};
   if (trial.reports.empty()) return {1, 1, 0};
-  const auto [step, value] = trial.reports.back();
-  return {1, -static_cast<double>(step), std::isnan(value) ? HUGE_VAL : value};
+  const TrialReport& last = trial.reports.back();
+  return {1, -static_cast<double>(last.step), std::isnan(last.value) ? HUGE_VAL : last.value};
 }
 
 /// The probability that a configuration satisfies the constraints, estimated from the trials so far. If all trials satisfy them
-/// or none does, each configuration has the same probability.
+/// or none does, it does not vary between configurations.
 class Feasibility {
  public:
   Feasibility(const SearchSpace& space, const std::vector<Trial>& trials) {
@@ -45,20 +45,30 @@ class Feasibility {
       (trial.violation > 0 ? violating : satisfying).push_back(trial.values);
     }
     if (satisfying.empty() || violating.empty()) return;
-    log_odds_ = std::log(static_cast<double>(satisfying.size()) / static_cast<double>(violating.size()));
+    violating_share_ =
+        static_cast<double>(violating.size()) / static_cast<double>(satisfying.size() + violating.size());
+    log_odds_ = std::log((1 - violating_share_) / violating_share_);
     satisfying_.emplace(space, satisfying);
     violating_.emplace(space, violating);
   }
 
+  bool varies() const { return satisfying_.has_value(); }
+  double violating_share() const { return violating_share_; }
+  /// Requires varies().
   double log_probability(const Assignment& values) const {
-    if (!satisfying_) return 0;
     return -std::log1p(std::exp(violating_->log_density(values) - satisfying_->log_density(values) - log_odds_));
   }
 
  private:
-  double log_odds_ = 0;
+  double violating_share_ = 0, log_odds_ = 0;
   std::optional<ParzenEstimator> satisfying_, violating_;
 };
+
+/// The logarithm of the expected improvement, without a constant. It grows with the ratio of the densities, but it is bounded,
+/// so that it can be weighed against the probability of satisfying the constraints.
+double log_improvement(double log_ratio, double share) {
+  return -std::log(share + (1 - share) * std::exp(-log_ratio));
+}
 
 class TpeSampler final : public Sampler {
  public:
@@ -68,13 +78,16 @@ class TpeSampler final : public Sampler {
     if (std::ranges::count_if(trials, &Trial::succeeded) < options_.startup_trials) return space.draw(random);
     const TrialSplit split = split_trials(trials);
     const ParzenEstimator good(space, split.good), others(space, split.others);
+    const double share =
+        static_cast<double>(split.good.size()) / static_cast<double>(split.good.size() + split.others.size());
     const Feasibility feasibility(space, trials);
+    const double weight = options_.feasibility_weight * feasibility.violating_share();
     Assignment best;
     double best_score = -HUGE_VAL;
     for (int64_t i = 0; i < options_.candidates; ++i) {
       Assignment candidate = good.sample(random);
-      const double score =
-          good.log_density(candidate) - others.log_density(candidate) + feasibility.log_probability(candidate);
+      double score = good.log_density(candidate) - others.log_density(candidate);
+      if (feasibility.varies()) score = log_improvement(score, share) + weight * feasibility.log_probability(candidate);
       if (!best.empty() && !(score > best_score)) continue;
       best = std::move(candidate), best_score = score;
     }

@@ -8,7 +8,6 @@
 
 #include "bellows/core/error.h"
 #include "bellows/system/file.h"
-#include "bellows/system/stop.h"
 #include "bellows/tune/remote_trial.h"
 #include "bellows/tune/trial_process.h"
 
@@ -42,7 +41,7 @@ class Search {
       start_trials();
       if (std::none_of(slots_.begin(), slots_.end(), [](const auto& slot) { return bool(slot); })) return 0;
       wait();
-      if (const int signal = stop_signal()) return signal;
+      if (const int signal = stop_signal(signals_)) return signal;
       for (auto& slot : slots_) {
         if (slot) advance(slot);
       }
@@ -69,9 +68,7 @@ class Search {
     try {
       slots_[slot] = begun(slot, *trial);
     } catch (const c10::ValueError& error) {
-      std::string words = user_message(error);  // keys that do not fit together
-      if (words.ends_with('.')) words.pop_back();
-      study_.tell(trial->number, {.failure = words});
+      study_.tell(trial->number, {.failure = failure_words(user_message(error))});  // keys that do not fit together
     }
     changed();
   }
@@ -97,17 +94,10 @@ class Search {
     poll(sources.data(), sources.size(), period_ms);
   }
 
-  int stop_signal() const {
-    for (int signal = signals_.next(); signal != 0; signal = signals_.next()) {
-      if (comm::asks_to_stop(signal)) return signal;
-    }
-    return stop_requested() ? SIGTERM : 0;  // by a signal before this object existed
-  }
-
   void advance(std::unique_ptr<RunningTrial>& slot) {
     const bool ended = slot->ended();  // before watch(), which then reads everything that the trial wrote
-    for (const RunningTrial::Report& report : slot->watch()) {
-      if (study_.report(slot->number(), report.step, report.value) && slot->running()) {
+    for (const TrialReport& report : slot->watch()) {
+      if (study_.report(slot->number(), report) && slot->running()) {
         slot->prune();
         break;
       }

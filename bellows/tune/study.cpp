@@ -225,7 +225,8 @@ void Study::apply(const std::string& entry) {
   }
   Trial& trial = trials_.at(static_cast<size_t>(number));
   if (kind == "report") {
-    trial.reports.emplace_back(json.at("step").get<int64_t>(), number_of(json.at("value")));
+    trial.reports.push_back({json.at("step").get<int64_t>(), number_of(json.at("value")),
+                             json.contains("spent") ? number_of(json["spent"]) : std::nan("")});
   } else {
     apply_end(json, trial);
   }
@@ -283,15 +284,20 @@ std::optional<Trial> Study::ask() {
   return trials_.back();
 }
 
-bool Study::report(int64_t number, int64_t step, double value) {
+bool Study::report(int64_t number, const TrialReport& report) {
   Trial& trial = trials_.at(static_cast<size_t>(number));
-  if (!trial.reports.empty() && step <= trial.reports.back().first) return false;
+  if (!trial.reports.empty() && report.step <= trial.reports.back().step) return false;
   if (files_) {
-    const Json entry{{"kind", "report"}, {"trial", number}, {"step", step}, {"value", number_or_null<Json>(value)}};
+    Json entry{
+        {"kind", "report"}, {"trial", number}, {"step", report.step}, {"value", number_or_null<Json>(report.value)}};
+    if (std::isfinite(report.spent)) entry["spent"] = report.spent;
     files_->journal.append(json_text(entry), false);
   }
-  trial.reports.emplace_back(step, value);
-  return options_.halving && should_prune(*options_.halving, trials_, number);
+  trial.reports.push_back(report);
+  if (!options_.halving) return false;
+  const Trial* const best = best_trial(trials_);
+  const bool too_late = best && !options_.maximize && report.spent >= best->objective;
+  return too_late || should_prune(*options_.halving, trials_, number);
 }
 
 void Study::tell(int64_t number, const TrialResult& result) {

@@ -69,10 +69,10 @@ class Study {
 
   /// Starts a trial. Returns nothing if all configurations of the space were tried.
   std::optional<Trial> ask();
-  /// Records how good a trial is at a step. Values of steps that do not increase are ignored.
-  /// Params:  value – smaller is better
-  /// Returns: true if the trial should end, because it is not promising
-  bool report(int64_t trial, int64_t step, double value);
+  /// Records how good a trial is at a step. Reports of steps that do not increase are ignored.
+  /// Returns: true if there is halving, and the trial should end: it is not promising, or it has already used more of the
+  ///          objective than the best trial, so it cannot become the best one
+  bool report(int64_t trial, const TrialReport& report);
   /// Records the end of a trial. If a metric of the objective or of a constraint is missing or
   /// not finite, the trial fails.
   void tell(int64_t trial, const TrialResult& result);

@@ -5,7 +5,6 @@
 #include <limits>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "bellows/tune/search_space.h"
@@ -26,6 +25,14 @@ inline const char* state_name(TrialState state) {
   return names.at(static_cast<size_t>(state));
 }
 
+/// How good a run is at one moment.
+struct TrialReport {
+  int64_t step = 0;  ///< number of the evaluation, starting at 1
+  double value = 0;  ///< smaller is better, such as the loss or the negative accuracy
+  /// If the objective is a time or a cost: the part of it that the run has used so far. NaN: not known.
+  double spent = std::numeric_limits<double>::quiet_NaN();
+};
+
 /// One run of a configuration.
 struct Trial {
   int64_t number = 0;
@@ -36,10 +43,9 @@ struct Trial {
   /// Sum of the amounts by which constraints are violated, each relative to its bound. 0: all constraints are satisfied.
   double violation = 0;
   std::map<std::string, double> metrics{};  ///< results by name
-  /// Values during the run, each with its step; smaller values are better. Steps increase.
-  std::vector<std::pair<int64_t, double>> reports{};
-  std::string failure{};  ///< why it failed, in words
-  double seconds = 0;     ///< wall time
+  std::vector<TrialReport> reports{};       ///< during the run; steps increase
+  std::string failure{};                    ///< why it failed, in words
+  double seconds = 0;                       ///< wall time
 
   bool finished() const { return state != TrialState::running && state != TrialState::interrupted; }
   bool succeeded() const { return state == TrialState::complete || state == TrialState::pruned; }

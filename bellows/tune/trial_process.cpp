@@ -17,6 +17,7 @@
 #include "bellows/inspect/memory.h"
 #include "bellows/io/tables/number_text.h"
 #include "bellows/system/file.h"
+#include "bellows/system/stop.h"
 
 namespace bellows::tune {
 
@@ -140,7 +141,16 @@ void TrialProcess::prune() {
   stop("pruned");
 }
 
-std::vector<RunningTrial::Report> TrialProcess::watch() {
+/// The part of the objective that the run has used, if it is a time or a cost.
+double TrialProcess::spent(double trained_seconds) const {
+  const std::string& objective = file_.study.objective;
+  if (file_.study.maximize) return std::nan("");
+  if (objective == "time_to_target" || objective == "train_seconds") return trained_seconds;
+  if (objective == "seconds") return seconds_;
+  return objective == "cost" ? seconds_ / 3600 * file_.price_per_hour : std::nan("");
+}
+
+std::vector<TrialReport> TrialProcess::watch() {
   process_.read_output(on_line_);
   if (process_.running()) {
     const pid_t pid = process_.pid();
@@ -151,7 +161,7 @@ std::vector<RunningTrial::Report> TrialProcess::watch() {
     stop("out of memory: the trial used more than " + format_bytes(static_cast<double>(file_.trial_bytes)));
   if (file_.trial_seconds > 0 && seconds_ > file_.trial_seconds)
     stop("the trial did not end within " + format_seconds(file_.trial_seconds));
-  std::vector<Report> reports;
+  std::vector<TrialReport> reports;
   if (!file_.study.halving) return reports;
   std::ifstream log(folder_ + "/run/log.jsonl");
   log.seekg(log_position_);
@@ -159,7 +169,9 @@ std::vector<RunningTrial::Report> TrialProcess::watch() {
     const auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (row.is_discarded() || !row.contains("eval_loss")) continue;
     const bool by_loss = file_.study.objective == "loss" || !row.contains("eval_accuracy");
-    reports.push_back({++evaluations_, by_loss ? json_number(row, "eval_loss") : -json_number(row, "eval_accuracy")});
+    reports.push_back({.step = ++evaluations_,
+                       .value = by_loss ? json_number(row, "eval_loss") : -json_number(row, "eval_accuracy"),
+                       .spent = spent(json_number(row, "trained_seconds"))});
   }
   return reports;
 }
@@ -199,8 +211,7 @@ std::string TrialProcess::failure() const {
   // `bellows launch` indents the last line of a rank.
   const size_t at = last_error_.find_first_not_of(' ');
   const bool has_words = at != std::string::npos && last_error_.compare(at, prefix.size(), prefix) == 0;
-  const std::string words = has_words ? last_error_.substr(at + prefix.size()) : "the trial " + process_.how();
-  return words.ends_with('.') ? words.substr(0, words.size() - 1) : words;
+  return failure_words(has_words ? last_error_.substr(at + prefix.size()) : "the trial " + process_.how());
 }
 
 TrialResult TrialProcess::result() {
@@ -211,6 +222,18 @@ TrialResult TrialProcess::result() {
   std::error_code ignored;
   fs::remove_all(folder_ + "/run", ignored);  // checkpoints
   return result;
+}
+
+int stop_signal(const comm::Signals& signals) {
+  for (int signal = signals.next(); signal != 0; signal = signals.next()) {
+    if (comm::asks_to_stop(signal)) return signal;
+  }
+  return stop_requested() ? SIGTERM : 0;
+}
+
+std::string failure_words(std::string message) {
+  if (message.ends_with('.')) message.pop_back();
+  return message;
 }
 
 std::string trial_folder(const std::string& folder, int64_t number) {

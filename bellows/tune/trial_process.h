@@ -23,12 +23,6 @@ struct TrialProgram {
 /// Threads: not thread-safe
 class RunningTrial {
  public:
-  /// A value that the run reported.
-  struct Report {
-    int64_t step = 0;  ///< number of the evaluation, starting at 1
-    double value = 0;  ///< smaller is better: the loss, or the negative accuracy
-  };
-
   RunningTrial() = default;
   virtual ~RunningTrial() = default;
   RunningTrial(const RunningTrial&) = delete;
@@ -38,7 +32,7 @@ class RunningTrial {
   /// File descriptors that become readable when there is news.
   virtual std::vector<int> outputs() const = 0;
   /// Returns new reports, and ends the trial if it exceeds a limit. Call this function several times a second.
-  virtual std::vector<Report> watch() = 0;
+  virtual std::vector<TrialReport> watch() = 0;
   /// Whether the trial has not ended, as far as ended() has noticed.
   virtual bool running() const = 0;
   /// Ends the trial because it is not promising.
@@ -62,7 +56,7 @@ class TrialProcess final : public RunningTrial {
 
   int64_t number() const override { return number_; }
   std::vector<int> outputs() const override { return {process_.outputs().begin(), process_.outputs().end()}; }
-  std::vector<Report> watch() override;
+  std::vector<TrialReport> watch() override;
   bool running() const override { return process_.running(); }
   void prune() override;
   bool ended() override;
@@ -73,6 +67,7 @@ class TrialProcess final : public RunningTrial {
   void stop(std::string reason);
   std::string failure() const;
   std::map<std::string, double> metrics() const;
+  double spent(double trained_seconds) const;
 
   const StudyFile& file_;
   const int64_t number_;
@@ -92,6 +87,13 @@ class TrialProcess final : public RunningTrial {
   };
   comm::RankProcess process_;
 };
+
+/// Returns the number of the signal that requests a stop, or 0. After request_stop(), by a handler of a signal that arrived
+/// before `signals` existed, it is SIGTERM.
+int stop_signal(const comm::Signals& signals);
+
+/// Returns a message as the reason of a failure, which is a part of a sentence: without the final dot.
+std::string failure_words(std::string message);
 
 /// Returns the folder of a trial, such as "study/trial-0007".
 std::string trial_folder(const std::string& folder, int64_t number);

@@ -137,7 +137,9 @@ Found search(const Records& records, double target, double budget, uint64_t seed
     size_t trained = 0;
     while (trained < epochs && !pruned) {
       const double accuracy = curve.accuracies[trained++];
-      pruned = study.report(trial->number, static_cast<int64_t>(trained), -accuracy) && trained < epochs;
+      const tune::TrialReport report{
+          .step = static_cast<int64_t>(trained), .value = -accuracy, .spent = curve.time_until(trained)};
+      pruned = study.report(trial->number, report) && trained < epochs;
     }
     const double seconds = curve.time_until(trained);
     if (found.spent + seconds > budget) break;  // the trial does not end in time

@@ -271,6 +271,7 @@ int run_batch_size(const TuneArguments& arguments) {
   for (const std::string& file : {std::string(arguments.json), arguments.write_recipe}) check_output_file(file);
   const auto available = static_cast<double>(this_machine().memory_available_bytes);
   const auto memory = arguments.memory > 0 ? static_cast<int64_t>(arguments.memory) : std::llround(0.9 * available);
+  const Interrupt interrupt("ending the trial");  // search_batch_sizes() blocks signals while trials run
   const TrialFolder folder;
   Terminal terminal;
   const tune::BatchSearch search =
@@ -279,7 +280,7 @@ int run_batch_size(const TuneArguments& arguments) {
                                  terminal.status(c10::str("tune: tried batch size ", trial.batch_size), "");
                                });
   if (search.signal != 0) print_error("stopped on request.");
-  if (search.signal != 0) return 128 + search.signal;
+  if (search.signal != 0) return Interrupt::requested() ? Interrupt::exit_code() : 128 + search.signal;
   recipe.batch_size = search.fastest, recipe.batch_size_per_rank = 0;
   const std::string fitting = search.fastest > 0 ? recipe.to_yaml() : "";
   if (arguments.json != "-") terminal.print(batch_text(search, memory));

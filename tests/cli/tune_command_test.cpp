@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -71,6 +72,27 @@ TEST(TuneCommand, FindsABatchSizeThatFits) {
   EXPECT_GT(json["trials"][0]["peak_bytes"], 20e6);
   expect_failure(run_bellows({"tune", folder / "digits.yaml", "--batch-size", "--jobs", "2"}), 2, "--jobs");
   expect_failure(run_bellows({"tune", folder / "digits.yaml", "--memory", "1GB"}), 2, "--batch-size");
+}
+
+// The signal may arrive before the first trial, or while a trial runs.
+TEST(TuneCommand, ASignalEndsTheSearchForABatchSize) {
+  const Scratch folder, temporary;
+  std::ofstream(folder / "digits.yaml") << "data: " << digits() << "\nmodel: mlp\nbatch_size: 8\n";
+  for (const char* moment : {".", "batch-8"}) {
+    Process search(
+        {.arguments = {"tune", folder / "digits.yaml", "--batch-size"}, .environment = {"TMPDIR=" + temporary.path()}});
+    const auto reached = [&](const Outcome&) {
+      const auto files = std::filesystem::directory_iterator(temporary.path());
+      return std::ranges::any_of(files,
+                                 [&](const auto& file) { return std::filesystem::exists(file.path() / moment); });
+    };
+    ASSERT_TRUE(search.wait_until(reached)) << moment;
+    search.signal(SIGINT);
+    const Outcome outcome = search.finish();
+    EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("stopped on request."));
+    EXPECT_TRUE(std::filesystem::is_empty(temporary.path())) << moment;
+  }
 }
 
 TEST(TuneCommand, TrialsRunOnSeveralNodes) {

@@ -198,7 +198,7 @@ std::vector<nlohmann::json> log_rows(const std::string& folder) {
   std::ifstream file(folder + "/log.jsonl");
   for (std::string line; std::getline(file, line);) {
     nlohmann::json row = nlohmann::json::parse(line);
-    for (const char* key : {"seconds", "time", "train_seconds", "eval_seconds"}) row.erase(key);
+    for (const char* key : {"seconds", "time", "train_seconds", "trained_seconds", "eval_seconds"}) row.erase(key);
     rows.push_back(std::move(row));
   }
   return rows;

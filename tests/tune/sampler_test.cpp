@@ -140,13 +140,39 @@ TEST(Halving, EndsTheSameTrialsAsOptuna) {
       int64_t end = 0;
       for (size_t step = 1; step <= curve.size() && end == 0; ++step) {
         const nlohmann::json& value = curve[step - 1];
-        trials.back().reports.emplace_back(step, value.is_null() ? NAN : value.get<double>());
+        trials.back().reports.push_back({static_cast<int64_t>(step), value.is_null() ? NAN : value.get<double>()});
         if (should_prune(options, trials, trials.back().number)) end = static_cast<int64_t>(step);
       }
       ends.push_back(end);
     }
     EXPECT_EQ(ends, golden["ends"].get<std::vector<int64_t>>());
   }
+}
+
+// Trials 0 and 1 take ten steps in the time of one step of trials 2 and 3. After one step they are worse, after the same time
+// they are better.
+TEST(Halving, ComparesTimesAfterTheSameTime) {
+  const auto trial = [](int64_t number, double step_s, double last_value) {
+    Trial result{.number = number, .state = TrialState::pruned};
+    for (int64_t step = 1; step <= 10; ++step) {
+      const double value = step == 10 ? last_value : 1.1 - 0.01 * static_cast<double>(step);
+      result.reports.push_back({step, value, step_s * static_cast<double>(step)});
+    }
+    return result;
+  };
+  std::vector<Trial> trials = {trial(0, 1, 0.2), trial(1, 1, 0.3), trial(2, 10, 0.1), trial(3, 10, 0.1)};
+  for (size_t slow : {2, 3}) trials[slow].reports.front().value = 0.4;
+  const auto ends = [&](const TrialReport& report) {
+    std::vector<Trial> now = trials;
+    now.push_back({.number = 4, .reports = {report}});
+    return should_prune({.first_rung = 1, .factor = 2}, now, 4);
+  };
+  EXPECT_TRUE(ends({1, 0.5}));      // without times: 0.4, 0.4 and 1.09 twice
+  EXPECT_FALSE(ends({1, 0.5, 1}));  // after 1 s: 1.09 twice
+  EXPECT_TRUE(ends({1, 0.5, 10}));  // after 10 s: 0.2, 0.3, 0.4, 0.4
+  EXPECT_FALSE(ends({1, 0.25, 10}));
+  EXPECT_FALSE(ends({1, 0.5, 0.5}));  // no other trial has reported a value
+  EXPECT_TRUE(ends({1, NAN, 0.5}));
 }
 
 }  // namespace bellows::tune

@@ -95,7 +95,7 @@ TEST_F(StudyTest, TwentyKillsLoseNoTrial) {
       for (int64_t operations = 0;; ++operations) {
         const auto trial = study.ask();
         if (operations == 1 + kills % 3) raise(SIGKILL);
-        study.report(trial->number, 1, 0.5);
+        study.report(trial->number, {1, 0.5});
         if (operations == 3) raise(SIGKILL);
         study.tell(trial->number, {.metrics = mixed_loss(trial->values)});
       }
@@ -217,16 +217,41 @@ TEST_F(StudyTest, PrunesAndRemembersReports) {
   {
     Study study(options, folder_, false);
     for (int i = 0; i < 2; ++i) study.ask();
-    EXPECT_FALSE(study.report(0, 1, 0.5));
-    EXPECT_FALSE(study.report(0, 1, 9.5));  // the same step again
-    EXPECT_TRUE(study.report(1, 1, 0.7));
+    EXPECT_FALSE(study.report(0, {1, 0.5}));
+    EXPECT_FALSE(study.report(0, {1, 9.5}));  // the same step again
+    EXPECT_TRUE(study.report(1, {1, 0.7}));
     study.tell(1, {.pruned = true});
     study.tell(0, {.metrics = {{"loss", 0.4}}});
   }
   const Study study(options, folder_, true);
   EXPECT_EQ(study.trials()[1].state, TrialState::pruned);
-  EXPECT_EQ(study.trials()[1].reports.front(), (std::pair<int64_t, double>(1, 0.7)));
+  const TrialReport& report = study.trials()[1].reports.front();
+  EXPECT_EQ(report.step, 1);
+  EXPECT_EQ(report.value, 0.7);
+  EXPECT_TRUE(std::isnan(report.spent));
   EXPECT_EQ(study.trials()[0].metrics.at("loss"), 0.4);
+}
+
+// Time to the target: trial 0 needs 5 s. A trial that has used 5 s cannot become the best one.
+TEST_F(StudyTest, PrunesTrialsThatUsedMoreThanTheBest) {
+  StudyOptions options = mixed_study("random");
+  options.objective = "time_to_target";
+  options.constraints = {{.metric = "accuracy", .at_least = 0.9}};
+  options.halving = HalvingOptions{.first_rung = 100};
+  {
+    Study study(options, folder_, false);
+    for (int i = 0; i < 4; ++i) study.ask();
+    EXPECT_FALSE(study.report(3, {1, -0.7, 8})) << "no trial has reached the target";
+    study.tell(0, {.metrics = {{"accuracy", 0.8}, {"time_to_target", 1}}});
+    EXPECT_FALSE(study.report(1, {1, -0.5, 2})) << "trial 0 has not reached the target";
+    study.tell(2, {.metrics = {{"accuracy", 0.9}, {"time_to_target", 5}}});
+    EXPECT_FALSE(study.report(1, {2, -0.7, 4.9}));
+  }
+  Study study(options, folder_, true);
+  EXPECT_EQ(study.trials()[1].reports.back().spent, 4.9);
+  const int64_t number = study.ask()->number;
+  EXPECT_FALSE(study.report(number, {1, -0.8}));
+  EXPECT_TRUE(study.report(number, {2, -0.8, 5}));
 }
 
 TEST(Constraint, MeasuresTheViolationRelativeToTheBound) {
