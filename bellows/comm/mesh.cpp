@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "bellows/comm/collectives.h"
 #include "bellows/core/error.h"
 
 namespace bellows::comm {
@@ -33,9 +34,18 @@ void check_axes(const Group& all, const std::vector<MeshAxis>& axes) {
                     all.size(), ". Change an axis, or the number of ranks.");
 }
 
+/// Otherwise, the ranks would wait for different groups. Collective.
+void check_same_axes(const Group& all, const std::vector<MeshAxis>& axes) {
+  const std::vector<std::string> texts = all_gather_strings(text_of(axes), all);
+  const auto other = std::find_if(texts.begin(), texts.end(), [&](const auto& text) { return text != texts.front(); });
+  TORCH_CHECK_VALUE(other == texts.end(), "Mesh: rank ", other - texts.begin(), " has ", *other, ", and rank 0 has ",
+                    texts.front(), ". Pass the same axes on all ranks.");
+}
+
 }  // namespace
 
 Mesh::Mesh(const Group& all, std::vector<MeshAxis> axes) : axes_(std::move(axes)) {
+  check_same_axes(all, axes_);
   check_axes(all, axes_);
   coordinates_.resize(axes_.size());
   groups_.reserve(axes_.size());

@@ -158,6 +158,10 @@ void mesh(const std::vector<std::string>&) {
   const Mesh again(world, {{"data", 2}, {"tensor", tensor_size}});  // groups of its own
   EXPECT(all_gather_strings(std::to_string(rank), again.group("data")).size() == 2u);
   expect_error(rank, "data 1 × tensor 1 is for 1 ranks", [&] { Mesh(world, {{"data", 1}, {"tensor", 1}}); });
+  expect_error(rank, c10::str("Mesh: rank 1 has data ", world.size(), " × tensor 1, and rank 0 has data 1 × tensor "),
+               [&] {
+                 Mesh(world, {{"data", rank == 1 ? world.size() : 1}, {"tensor", rank == 1 ? 1 : world.size()}});
+               });
   expect_error(rank, "needs more than ", [&] { Mesh(world, {{"data", world.size() + 1}}); });
   expect_error(rank, "listed twice", [&] { Mesh(world, {{"a", 2}, {"a", 2}}); });
   expect_error(rank, "Did you mean \"tensor\"?", [&] { mesh.group("tenser"); });

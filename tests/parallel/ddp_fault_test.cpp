@@ -61,6 +61,18 @@ TEST(SameModel, TheFirstDifferenceIsNamedOnAllRanks) {
   EXPECT_EQ(difference({}), "");
 }
 
+// A rank of another build sends lines with its own versions.
+TEST(DistributedFaults, OtherVersionsAreNamed) {
+  const auto messages = messages_of_ranks(2, [](const comm::Group& group) {
+    if (group.rank() == 0) return check_same_options("DDP", {"option 1"}, group);
+    check_same_lines("the ranks have different options or versions for DDP", "line",
+                     {"Bellows 0.0.1", "libtorch 1.13.0", "option 1"}, group, "Run the same build.");
+  });
+  for (const std::string& message : messages)
+    EXPECT_THAT(message, ContainsRegex("different options or versions for DDP \\(group world\\): line 1 is Bellows "
+                                       "0\\.0\\.1 on rank 1, and Bellows [0-9.]+[a-z0-9.+-]* on rank 0"));
+}
+
 TEST(DistributedFaults, ThereHasToBeSomethingToTrain) {
   run_ranks(1, [](const comm::Group& group) {
     const auto [model, module] = make_model<Layers>();

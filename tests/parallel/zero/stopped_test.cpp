@@ -50,6 +50,43 @@ TEST(ZeroStopped, ARankThatIsStoppedDuringAGatherIsNamed) {
       [](ShardedBlocks& sharded, const comm::World& world, const std::string&) { train(sharded, 1, world); });
 }
 
+// In the backward pass, after other gradients were sent. In stage 2, the other rank waits for its part of their means.
+TEST(ZeroStopped, ARankThatIsStoppedDuringAReduceIsNamed) {
+  const auto body = [](const comm::World& world, const std::string& folder) {
+    const auto net = std::make_shared<Blocks>(4);
+    const auto optimizer =
+        zero_optimizer(sgd()(net->parameters()), Model::of(net), world, {.stage = 2, .units = {"blocks.*"}});
+    const auto step = [&](int64_t number) {
+      optimizer->zero_grad();
+      loss_of(*net, number, world).backward();
+      optimizer->step();
+    };
+    std::string message;
+    try {
+      step(0);
+      if (world.rank() == 1) {
+        std::ofstream(folder + "/pid") << getpid();
+        net->first->weight.register_hook([](const at::Tensor& gradient) {
+          std::raise(SIGSTOP);
+          return gradient;
+        });
+      }
+      step(1);
+    } catch (const std::exception& error) {
+      message = user_message(error);
+    }
+    if (world.rank() == 1) return;
+    pid_t stopped = 0;
+    std::ifstream(folder + "/pid") >> stopped;
+    EXPECT_THAT(message, ::testing::ContainsRegex(c10::str("(reduce_scatter|all_reduce)[a-z_]* [A-Za-z]+\\[[0-9]+\\] ",
+                                                           "failed on rank 0, group world/gradients: Rank 1 \\(pid ",
+                                                           stopped, " on [^)]*\\) is stopped")));
+    if (stopped > 0) ::kill(stopped, SIGCONT);
+  };
+  parallel::testing::run_processes(
+      2, body, {.timeout_s = 60, .rank_0_serves = true, .init = {.collective_timeout_s = 8, .warn_after_s = 1}});
+}
+
 TEST(ZeroStopped, ARankThatIsStoppedDuringASaveIsNamedAndTheEarlierCheckpointIsWhole) {
   const auto save = [](ShardedBlocks& sharded, int64_t step, const comm::World& world, const std::string& folder) {
     const checkpoint::ShardedState state{
