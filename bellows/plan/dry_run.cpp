@@ -92,9 +92,11 @@ LossFn dry_run_loss(const Recipe& recipe, const Model& model, const Task& task,
     const at::Tensor taught = distillation && !cached ? distillation->output(batch->step_inputs) : at::Tensor();
     if (!distillation && task.loss == LossKind::next_token)
       return token_loss(model, batch->step_inputs.front(), labels, task.label_smoothing) / labels.numel();
-    const at::Tensor output = predict(model, batch->step_inputs);
-    if (distillation && cached) return cached_loss(recipe, task, *distillation, output, labels);
-    return distillation ? distilled_loss(*distillation, task, output, taught, labels) : task_loss(task, output, labels);
+    return model_loss(model, batch->step_inputs, [&](const at::Tensor& output) -> StepOutput {
+      if (distillation && cached) return cached_loss(recipe, task, *distillation, output, labels);
+      if (distillation) return distilled_loss(*distillation, task, output, taught, labels);
+      return task_loss(task, output, labels);
+    });
   };
 }
 

@@ -221,7 +221,9 @@ LossFn distilled_loss_function(const Model& model, const Task& task, const Disti
   return [model, task, distillation](const data::Batch& batch) {
     const at::Tensor target = target_of(task, batch);
     const at::Tensor taught = distillation.output(model_inputs(distillation.teacher, batch));
-    return distilled_loss(distillation, task, predict(model, batch), taught, target);
+    return model_loss(model, model_inputs(model, batch), [&](const at::Tensor& output) {
+      return distilled_loss(distillation, task, output, taught, target);
+    });
   };
 }
 
@@ -230,11 +232,16 @@ LossFn cached_loss_function(const Model& model, const Task& task, const Distilla
   const Distillation weights{.teacher = model, .weight = distillation.weight, .temperature = distillation.temperature};
   return [model, task, weights](const data::Batch& batch) {
     const at::Tensor target = target_of(task, batch);
-    if (!batch.contains(teacher_classes))
-      return distilled_loss(weights, task, predict(model, batch), batch[teacher_logits], target);
+    const std::vector<at::Tensor> inputs = model_inputs(model, batch);
+    if (!batch.contains(teacher_classes)) {
+      return model_loss(model, inputs, [&](const at::Tensor& output) {
+        return distilled_loss(weights, task, output, batch[teacher_logits], target);
+      });
+    }
     const nn::TopLogits taught{
         .values = batch[teacher_logits], .indices = batch[teacher_classes].to(at::kLong), .rest = batch[teacher_rest]};
-    return distilled_loss(weights, task, predict(model, batch), taught, target);
+    return model_loss(model, inputs,
+                      [&](const at::Tensor& output) { return distilled_loss(weights, task, output, taught, target); });
   };
 }
 

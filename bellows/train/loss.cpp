@@ -1,5 +1,6 @@
 #include "bellows/train/loss.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/linear.h>
@@ -11,6 +12,7 @@
 
 #include "bellows/data/order/packing.h"
 #include "bellows/models/head.h"
+#include "bellows/models/vision/auxiliary.h"
 #include "bellows/nn/cross_entropy.h"
 #include "bellows/parallel/tensor/tensor_parallel.h"
 
@@ -64,11 +66,23 @@ at::Tensor predict(const Model& model, const data::Batch& batch) {
   return predict(model, model_inputs(model, batch));
 }
 
+StepOutput model_loss(const Model& model, const std::vector<at::Tensor>& inputs,
+                      const std::function<StepOutput(const at::Tensor& output)>& loss_of) {
+  const double weight = model.training() ? models::auxiliary_weight(model) : 0;
+  if (weight == 0) return loss_of(predict(model, inputs));
+  const std::vector<at::Tensor> outputs = model.forward_all(inputs);
+  StepOutput result = loss_of(outputs.front());
+  for (size_t i = 1; i < outputs.size(); ++i) result.loss = result.loss + weight * loss_of(outputs[i]).loss;
+  return result;
+}
+
 LossFn loss_function(const Model& model, const Task& task) {
   if (task.loss == LossKind::next_token) return next_token_loss(model, task.label_smoothing);
   if (task.classifies_samples()) return cross_entropy_loss(model, task.label_smoothing);
   return [model, task](const data::Batch& batch) {
-    return StepOutput(task_loss(task, predict(model, batch), batch[task.target]));
+    return model_loss(model, model_inputs(model, batch), [&](const at::Tensor& output) {
+      return StepOutput(task_loss(task, output, batch[task.target]));
+    });
   };
 }
 
@@ -127,9 +141,10 @@ LossFn next_token_loss(const Model& model, double label_smoothing) {
 
 LossFn cross_entropy_loss(const Model& model, double label_smoothing) {
   return [model, label_smoothing](const data::Batch& batch) {
-    const at::Tensor logits = predict(model, batch);
-    return StepOutput(at::cross_entropy_loss(logits, batch["label"], {}, at::Reduction::Mean, -100, label_smoothing),
-                      logits);
+    return model_loss(model, model_inputs(model, batch), [&](const at::Tensor& logits) {
+      return StepOutput(at::cross_entropy_loss(logits, batch["label"], {}, at::Reduction::Mean, -100, label_smoothing),
+                        logits);
+    });
   };
 }
 

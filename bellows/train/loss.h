@@ -60,6 +60,12 @@ std::vector<at::Tensor> model_inputs(const Model& model, const data::Batch& batc
 at::Tensor predict(const Model& model, const std::vector<at::Tensor>& inputs);
 /// Returns the model's first output for a batch.
 at::Tensor predict(const Model& model, const data::Batch& batch);
+/// Runs a forward pass and returns the loss of the first output. In training mode, the loss of each auxiliary output
+/// (models/vision/auxiliary.h) is multiplied by its weight and added.
+/// Params: inputs – in the order of the model's inputs
+///         loss_of – returns the loss of an output. It must be a mean if the model has auxiliary outputs
+StepOutput model_loss(const Model& model, const std::vector<at::Tensor>& inputs,
+                      const std::function<StepOutput(const at::Tensor& output)>& loss_of);
 /// Returns the loss function of a task.
 LossFn loss_function(const Model& model, const Task& task);
 /// Returns a function that computes the mean cross-entropy of model(model_input(batch)) and batch["label"].

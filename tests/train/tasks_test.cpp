@@ -12,8 +12,11 @@
 #include "bellows/io/images/image.h"
 #include "bellows/io/tensors/safetensors.h"
 #include "bellows/models/register_model.h"
+#include "bellows/models/resnet.h"
+#include "bellows/models/vision/googlenet.h"
 #include "bellows/plan/plan.h"
 #include "bellows/train/data/data_assembly.h"
+#include "bellows/train/distillation.h"
 #include "bellows/train/job.h"
 #include "bellows/train/trainer.h"
 #include "tests/support/captured_log.h"
@@ -255,6 +258,80 @@ TEST(TaskLoss, IsThatOfTorch) {
   const auto [right, all] = count_right({.per_pixel = true}, pixels, mask);
   EXPECT_EQ(all.item<int64_t>(), 28);
   EXPECT_LE(right.item<int64_t>(), 28);
+}
+
+/// Images of three classes.
+data::Batch small_images() {
+  seed_everything(6);
+  const at::Tensor labels = torch::arange(6) % 3, bits = torch::one_hot(labels, 3).to(at::kFloat);
+  return {{{"image", torch::rand({6, 1, 32, 32})}, {"label", labels}, {"target", bits}}, {0, 1, 2, 3, 4, 5}};
+}
+
+Model googlenet_without_dropout() {
+  return models::googlenet({.num_classes = 3, .in_channels = 1, .dropout = 0, .dropout_aux = 0});
+}
+
+// The losses of GoogLeNet's auxiliary outputs count 0.3 times, and only in training.
+TEST(AuxiliaryOutputs, AddToTheTrainingLoss) {
+  const data::Batch batch = small_images();
+  const Model model = googlenet_without_dropout();
+  const std::vector<at::Tensor> outputs = model.forward_all({batch["image"]});
+  ASSERT_EQ(outputs.size(), 3u);
+  const auto loss_of = [&](const at::Tensor& logits) { return torch::cross_entropy_loss(logits, batch["label"]); };
+  const at::Tensor expected = loss_of(outputs[0]) + 0.3 * loss_of(outputs[1]) + 0.3 * loss_of(outputs[2]);
+  const StepOutput step = loss_function(model, Task{})(batch);
+  EXPECT_TRUE(torch::equal(step.loss, expected)) << step.loss << " vs " << expected;
+  EXPECT_TRUE(torch::equal(step.predictions, outputs[0]));
+  step.loss.backward();
+  for (const auto& [name, parameter] : model.named_parameters()) EXPECT_TRUE(parameter.grad().defined()) << name;
+  const auto bce = [&](const at::Tensor& logits) {
+    return torch::binary_cross_entropy_with_logits(logits, batch["target"]);
+  };
+  EXPECT_TRUE(torch::allclose(loss_function(model, {.loss = LossKind::bce, .target = "target"})(batch).loss,
+                              bce(outputs[0]) + 0.3 * (bce(outputs[1]) + bce(outputs[2]))));
+  model.eval();
+  EXPECT_TRUE(torch::equal(loss_function(model, Task{})(batch).loss, loss_of(model.forward(batch["image"]))));
+}
+
+TEST(AuxiliaryOutputs, LearnFromTheTeacherToo) {
+  const data::Batch batch = small_images();
+  const Model model = googlenet_without_dropout(), teacher = models::digits_resnet({.num_classes = 3});
+  teacher.eval();
+  const Distillation distillation{.teacher = teacher, .weight = 0.5, .temperature = 2};
+  const std::vector<at::Tensor> outputs = model.forward_all({batch["image"]});
+  const at::Tensor taught = distillation.output({batch["image"]});
+  const auto loss_of = [&](const at::Tensor& logits) {
+    return distilled_loss(distillation, Task{}, logits, taught, batch["label"]).loss;
+  };
+  const at::Tensor expected = loss_of(outputs[0]) + 0.3 * (loss_of(outputs[1]) + loss_of(outputs[2]));
+  EXPECT_TRUE(torch::allclose(distilled_loss_function(model, Task{}, distillation)(batch).loss, expected));
+}
+
+// From a recipe: all parts train, also with recomputed blocks, and the plan includes the auxiliary heads.
+TEST(AuxiliaryOutputs, TrainFromARecipe) {
+  Recipe recipe = digits_recipe();
+  recipe.model = "googlenet";
+  recipe.image_size = 32;
+  recipe.batch_size = 8;
+  recipe.lr = 0.01;
+  const auto losses = [&](const std::vector<std::string>& keys) {
+    Recipe own = recipe;
+    for (const std::string& key : keys) own.set(key);
+    TrainLoop loop(make_job(own));
+    const std::vector<at::Tensor> before = copies_of(loop.job().model);
+    loop.run_steps(4);
+    const NamedTensors after = loop.job().model.named_parameters();
+    for (size_t i = 0; i < after.size(); ++i) EXPECT_FALSE(torch::equal(before[i], after[i].second)) << after[i].first;
+    return loop.take_losses();
+  };
+  const std::vector<double> plain = losses({});
+  EXPECT_NEAR(plain.front(), 1.6 * std::log(10.0), 0.1) << "a random model, so each output's loss is near log(10)";
+  EXPECT_EQ(losses({"recompute=blocks"}), plain);
+  recipe.num_classes = 10;
+  int64_t parameters = 0;
+  for (const at::Tensor& parameter : models::googlenet({.num_classes = 10}).parameters())
+    parameters += parameter.numel();
+  EXPECT_EQ(plan_memory(recipe, {.batch = 4, .length = 32}).parameters, parameters);
 }
 
 TEST(TaskKeys, ThatDoNotFitAreRefused) {

@@ -1,6 +1,7 @@
 #include "bellows/data/synthetic/pattern.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -30,57 +31,59 @@ bool is_odd(double whole) {
   return fraction(whole / 2) != 0;
 }
 
-/// A row of the table of classes. `inside` receives a point relative to the center, in units of the radius or period.
+/// A row of the table of classes. `share` returns the share of the foreground at a point relative to the center, in units
+/// of the radius or period.
 struct PatternRow {
   const char* name;
   double (*share)(double u, double v);
 };
 
-const std::vector<PatternRow>& pattern_rows() {
-  static const std::vector<PatternRow> rows = {
-      // Shapes with radius 1.
-      {"disk", [](double u, double v) -> double { return square(u) + square(v) < 1; }},
-      {"ring",
-       [](double u, double v) -> double {
-         const double radius = square(u) + square(v);
-         return radius < 1 && radius > 0.36;
-       }},
-      {"square", [](double u, double v) -> double { return std::max(std::abs(u), std::abs(v)) < 0.85; }},
-      {"frame",
-       [](double u, double v) -> double {
-         const double side = std::max(std::abs(u), std::abs(v));
-         return side < 0.9 && side > 0.55;
-       }},
-      {"triangle", [](double u, double v) -> double { return v > -0.5 && 1.75 * std::abs(u) + v < 1; }},
-      {"cross",
-       [](double u, double v) -> double {
-         return std::min(std::abs(u), std::abs(v)) < 0.28 && std::max(std::abs(u), std::abs(v)) < 1;
-       }},
-      {"half_disk", [](double u, double v) -> double { return square(u) + square(v + 0.4) < 1 && v > -0.4; }},
-      {"star", [](double u, double v) -> double { return std::sqrt(std::abs(u)) + std::sqrt(std::abs(v)) < 1.1; }},
-      {"bar", [](double u, double v) -> double { return std::abs(u) < 1 && std::abs(v) < 0.25; }},
-      {"crescent",
-       [](double u, double v) -> double { return square(u) + square(v) < 1 && square(u - 0.5) + square(v) > 0.7; }},
-      // Textures with period 1.
-      {"stripes", [](double u, double) -> double { return fraction(u) < 0.5; }},
-      {"checks", [](double u, double v) -> double { return is_odd(std::floor(2 * u) + std::floor(2 * v)); }},
-      {"dots",
-       [](double u, double v) -> double { return square(fraction(u) - 0.5) + square(fraction(v) - 0.5) < 0.1; }},
-      {"circles", [](double u, double v) -> double { return fraction(std::sqrt(square(u) + square(v))) < 0.5; }},
-      {"grid", [](double u, double v) -> double { return fraction(u) < 0.2 || fraction(v) < 0.2; }},
-      {"bricks",
-       [](double u, double v) -> double {
-         const double shift = is_odd(std::floor(2 * v)) ? 0.5 : 0.0;
-         return fraction(2 * v) < 0.2 || fraction(u + shift) < 0.1;
-       }},
-      {"zigzag", [](double u, double v) -> double { return fraction(v + 0.6 * triangle_wave(u)) < 0.5; }},
-      {"waves", [](double u, double) -> double { return triangle_wave(u); }},
-      // Their shares come from Clouds.
-      {"speckles", nullptr},
-      {"clouds", nullptr},
-  };
-  return rows;
-}
+constexpr std::array pattern_rows = {
+    // Shapes with radius 1.
+    PatternRow{"disk", [](double u, double v) -> double { return square(u) + square(v) < 1; }},
+    PatternRow{"ring",
+               [](double u, double v) -> double {
+                 const double radius = square(u) + square(v);
+                 return radius < 1 && radius > 0.36;
+               }},
+    PatternRow{"square", [](double u, double v) -> double { return std::max(std::abs(u), std::abs(v)) < 0.85; }},
+    PatternRow{"frame",
+               [](double u, double v) -> double {
+                 const double side = std::max(std::abs(u), std::abs(v));
+                 return side < 0.9 && side > 0.55;
+               }},
+    PatternRow{"triangle", [](double u, double v) -> double { return v > -0.5 && 1.75 * std::abs(u) + v < 1; }},
+    PatternRow{"cross",
+               [](double u, double v) -> double {
+                 return std::min(std::abs(u), std::abs(v)) < 0.28 && std::max(std::abs(u), std::abs(v)) < 1;
+               }},
+    PatternRow{"half_disk", [](double u, double v) -> double { return square(u) + square(v + 0.4) < 1 && v > -0.4; }},
+    PatternRow{"star",
+               [](double u, double v) -> double { return std::sqrt(std::abs(u)) + std::sqrt(std::abs(v)) < 1.1; }},
+    PatternRow{"bar", [](double u, double v) -> double { return std::abs(u) < 1 && std::abs(v) < 0.25; }},
+    PatternRow{
+        "crescent",
+        [](double u, double v) -> double { return square(u) + square(v) < 1 && square(u - 0.5) + square(v) > 0.7; }},
+    // Textures with period 1.
+    PatternRow{"stripes", [](double u, double) -> double { return fraction(u) < 0.5; }},
+    PatternRow{"checks", [](double u, double v) -> double { return is_odd(std::floor(2 * u) + std::floor(2 * v)); }},
+    PatternRow{
+        "dots",
+        [](double u, double v) -> double { return square(fraction(u) - 0.5) + square(fraction(v) - 0.5) < 0.1; }},
+    PatternRow{"circles",
+               [](double u, double v) -> double { return fraction(std::sqrt(square(u) + square(v))) < 0.5; }},
+    PatternRow{"grid", [](double u, double v) -> double { return fraction(u) < 0.2 || fraction(v) < 0.2; }},
+    PatternRow{"bricks",
+               [](double u, double v) -> double {
+                 const double shift = is_odd(std::floor(2 * v)) ? 0.5 : 0.0;
+                 return fraction(2 * v) < 0.2 || fraction(u + shift) < 0.1;
+               }},
+    PatternRow{"zigzag", [](double u, double v) -> double { return fraction(v + 0.6 * triangle_wave(u)) < 0.5; }},
+    PatternRow{"waves", [](double u, double) -> double { return triangle_wave(u); }},
+    // Their shares come from Clouds.
+    PatternRow{"speckles", nullptr},
+    PatternRow{"clouds", nullptr},
+};
 
 constexpr int64_t first_texture = 10, speckles = 18;
 
@@ -89,8 +92,8 @@ constexpr int64_t first_texture = 10, speckles = 18;
 const std::vector<std::string>& synthetic_classes() {
   static const std::vector<std::string> classes = [] {
     std::vector<std::string> names;
-    names.reserve(pattern_rows().size());
-    for (const PatternRow& row : pattern_rows()) names.emplace_back(row.name);
+    names.reserve(pattern_rows.size());
+    for (const PatternRow& row : pattern_rows) names.emplace_back(row.name);
     return names;
   }();
   return classes;
@@ -125,7 +128,7 @@ Pattern::Pattern(int64_t label, double size, RandomStream& random)
 }
 
 double Pattern::at(double x, double y) const {
-  const auto& share = pattern_rows()[static_cast<size_t>(label_)].share;
+  const auto& share = pattern_rows[static_cast<size_t>(label_)].share;
   if (!share) {
     const double value = clouds_.at(x, y);
     return label_ == speckles ? static_cast<double>(value > 0.6) : value;
