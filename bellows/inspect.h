@@ -1,6 +1,7 @@
 #pragma once
 
 // Includes the component inspect: tools that show the memory, operators, synchronizations and NaNs of a step.
+#include "bellows/inspect/capture.h"
 #include "bellows/inspect/determinism.h"
 #include "bellows/inspect/first_nan.h"
 #include "bellows/inspect/flops.h"

@@ -33,6 +33,7 @@ class Blocks {
 
  protected:
   at::Tensor run(const Block& block, const at::Tensor& input) const { return run_ ? run_(block, input) : block(input); }
+  bool has_callback() const { return run_ != nullptr; }
 
  private:
   RunBlock run_;

@@ -103,13 +103,22 @@ class ResNet final : public nn::Module, public layers::Blocks {
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor y = bn1_->forward(conv1_->forward(x)).relu_();
     if (large_images_) y = torch::max_pool2d(y, 3, 2, 1);
-    for (const auto& block : blocks_) y = run([block](const at::Tensor& z) { return block->forward(z); }, y);
+    y = run_stages(y);
     return fc_->forward(torch::flatten(torch::adaptive_avg_pool2d(y, {1, 1}), 1));
   }
 
   int64_t block_count() const override { return static_cast<int64_t>(blocks_.size()); }
 
  private:
+  at::Tensor run_stages(at::Tensor y) {
+    if (has_callback()) {
+      for (const auto& block : blocks_) y = run([block](const at::Tensor& z) { return block->forward(z); }, y);
+    } else {  // as Sequential, whose results can be captured
+      for (auto& stage : stages_) y = stage->forward(y);
+    }
+    return y;
+  }
+
   template <class Block>
   void build(const Layout& layout, int64_t num_classes, int64_t in_channels) {
     large_images_ = layout.large_images;
@@ -128,7 +137,7 @@ class ResNet final : public nn::Module, public layers::Blocks {
         stage->push_back(std::static_pointer_cast<Block>(blocks_.back()));
         channels = out;
       }
-      register_module("layer" + std::to_string(i + 1), stage);
+      stages_.push_back(register_module("layer" + std::to_string(i + 1), stage));
     }
     fc_ = register_module("fc", nn::Linear(channels, num_classes));
   }
@@ -145,6 +154,7 @@ class ResNet final : public nn::Module, public layers::Blocks {
   nn::Conv2d conv1_{nullptr};
   nn::BatchNorm2d bn1_{nullptr};
   std::vector<std::shared_ptr<BlockImpl>> blocks_;
+  std::vector<nn::Sequential> stages_;
   nn::Linear fc_{nullptr};
 };
 
