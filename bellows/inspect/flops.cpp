@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <map>
 
 #include "bellows/core/mutex.h"
@@ -119,6 +120,7 @@ std::map<std::string, FlopFormula, std::less<>> initial_formulas() {
 struct FlopTable {
   Mutex mutex;
   std::map<std::string, FlopFormula, std::less<>> formulas BELLOWS_GUARDED_BY(mutex) = initial_formulas();
+  std::atomic<int64_t> version = 1;
 };
 
 FlopTable& flop_table() {
@@ -139,6 +141,11 @@ void register_flop_formula(std::string op, FlopFormula formula) {
   FlopTable& table = flop_table();
   MutexLock lock(table.mutex);
   table.formulas[std::move(op)] = formula;
+  ++table.version;
+}
+
+int64_t flop_formula_version() {
+  return flop_table().version;
 }
 
 }  // namespace bellows::inspect

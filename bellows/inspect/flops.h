@@ -28,4 +28,8 @@ FlopFormula flop_formula(std::string_view op);
 /// Threads: thread-safe. Counters that are already running may continue to use the old formula
 void register_flop_formula(std::string op, FlopFormula formula);
 
+/// Changes with each call of register_flop_formula(). Whoever stores formulas must look them up again.
+/// Threads: thread-safe
+int64_t flop_formula_version();
+
 }  // namespace bellows::inspect

@@ -5,6 +5,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -57,27 +58,34 @@ OpInfo make_info(const std::string& name, const std::optional<c10::OperatorHandl
   return info;
 }
 
-/// Operators appear and disappear only with loaded libraries, so entries are never removed.
+/// Operators appear and disappear only with loaded libraries, so entries are never removed. A new FLOP formula adds a
+/// second info to an operator.
 class OpInfoCache {
  public:
   const OpInfo& get(std::string_view name, std::string_view overload) {
     const std::pair<std::string_view, std::string_view> key(name, overload);
+    const int64_t version = flop_formula_version();
     {
       SharedLock lock(mutex_);
-      if (auto found = infos_.find(key); found != infos_.end()) return found->second.info;
+      if (auto found = infos_.find(key); found != infos_.end() && found->second.version == version) {
+        return found->second.infos.back();
+      }
     }
     auto handle = c10::Dispatcher::singleton().findOp({std::string(name), std::string(overload)});
     auto names = std::make_unique<std::pair<std::string, std::string>>(name, overload);
     const std::pair<std::string_view, std::string_view> kept(names->first, names->second);
     OpInfo info = make_info(names->first, handle);
     MutexLock lock(mutex_);
-    return infos_.try_emplace(kept, Entry{std::move(names), std::move(info)}).first->second.info;
+    Entry& entry = infos_.try_emplace(kept, Entry{std::move(names), {}, 0}).first->second;
+    entry.version = version;
+    return entry.infos.emplace_back(std::move(info));
   }
 
  private:
   struct Entry {
     std::unique_ptr<std::pair<std::string, std::string>> names;  // the key points into it
-    OpInfo info;
+    std::list<OpInfo> infos;  // the last one is valid; callers may still refer to the others
+    int64_t version;
   };
   SharedMutex mutex_;
   std::map<std::pair<std::string_view, std::string_view>, Entry> infos_ BELLOWS_GUARDED_BY(mutex_);
