@@ -36,7 +36,7 @@ set(BELLOWS_TEST_ENVIRONMENT "GOMP_SPINCOUNT=20000" "BELLOWS_CACHE=${CMAKE_BINAR
 set(_suppressions ${PROJECT_SOURCE_DIR}/tests/support/sanitizers)
 if(BELLOWS_SANITIZE MATCHES "thread")
   list(APPEND BELLOWS_TEST_ENVIRONMENT OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
-       "TSAN_OPTIONS=suppressions=${_suppressions}/tsan.txt:halt_on_error=0:second_deadlock_stack=1:history_size=4:allocator_may_return_null=1")
+       "TSAN_OPTIONS=suppressions=${_suppressions}/tsan.txt:halt_on_error=0:second_deadlock_stack=1:history_size=4:allocator_may_return_null=1:die_after_fork=0")
 else()
   list(APPEND BELLOWS_TEST_ENVIRONMENT OMP_NUM_THREADS=2)
 endif()

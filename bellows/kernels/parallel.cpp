@@ -22,6 +22,10 @@ extern "C" void GOMP_parallel(void (*body)(void*), void* data, unsigned threads,
 // The number of OpenMP threads of the parallel regions that this thread starts.
 extern "C" int omp_get_max_threads();
 extern "C" void omp_set_num_threads(int threads);
+#ifdef __SANITIZE_THREAD__
+extern "C" void __tsan_acquire(void* address);
+extern "C" void __tsan_release(void* address);
+#endif
 
 namespace bellows::kernels {
 
@@ -43,6 +47,19 @@ class TeamScope {
   Team before_;
 };
 
+/// What this thread did so far happens before what a thread does that calls see_all() with the same address. libgomp's barriers order
+/// threads, but ThreadSanitizer does not see them, because libgomp is not instrumented.
+void show_all([[maybe_unused]] void* address) {
+#ifdef __SANITIZE_THREAD__
+  __tsan_release(address);
+#endif
+}
+void see_all([[maybe_unused]] void* address) {
+#ifdef __SANITIZE_THREAD__
+  __tsan_acquire(address);
+#endif
+}
+
 struct Work {
   int64_t count;
   const std::function<void(int64_t)>& body;
@@ -51,12 +68,14 @@ struct Work {
   std::exception_ptr error = nullptr;
 
   void take_chunks() {
+    see_all(this);
     try {
       for (int64_t i = next++; i < count; i = next++) body(i);
     } catch (...) {
       if (!failed.test_and_set()) error = std::current_exception();
       next = count;
     }
+    show_all(this);
   }
 };
 
@@ -105,7 +124,9 @@ void parallel_operators(int64_t count, const std::function<void(int64_t)>& body)
     return;
   }
   Work work{.count = count, .body = body};
+  show_all(&work);
   GOMP_parallel([](void* data) { static_cast<Work*>(data)->take_chunks(); }, &work, 0, 0);
+  see_all(&work);
   if (work.error) std::rethrow_exception(work.error);
 }
 
