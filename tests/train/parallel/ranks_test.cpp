@@ -76,6 +76,50 @@ FitResult fit_on(const Recipe& recipe, int ranks, int64_t stop_after, bool resum
   return fit_on_ranks(recipe, ranks_jobs(recipe, ranks), stop_after, resume);
 }
 
+/// Six layers, of which four are frozen.
+Job frozen_layers_job(const Recipe& recipe) {
+  seed_everything(3);
+  torch::nn::Sequential net(torch::nn::Linear(8, 100));
+  for (int layer = 0; layer < 4; ++layer) net->push_back(torch::nn::Linear(100, 100));
+  for (const at::Tensor& parameter : net->parameters()) parameter.requires_grad_(parameter.size(-1) == 8);
+  net->push_back(torch::nn::Linear(100, 3));
+  net->to(at::kDouble);
+  Job job = ranks_job(recipe);
+  job.model = Model::of(net, "net");
+  job.optimizers = {std::make_shared<optim::AdamW>(job.model.parameters(), optim::AdamWOptions{.lr = recipe.lr})};
+  job.loss = cross_entropy_loss(job.model);
+  return job;
+}
+
+/// Bytes that a rank gathers in two steps of four batches, and the weights after two more steps.
+struct GatheredInSteps {
+  int64_t bytes = 0;
+  std::vector<at::Tensor> weights = {};
+};
+
+GatheredInSteps train_with_frozen_layers(int64_t limit_mb) {
+  Recipe recipe = ranks_recipe();
+  recipe.data_parallel = "zero3";
+  recipe.shard_units = "1,2,3,4";
+  recipe.shard_frozen = true;
+  recipe.gathered_frozen_mb = limit_mb;
+  recipe.gradient_accumulation_steps = 4;
+  std::vector<Job> jobs = jobs_for(2, recipe, frozen_layers_job);
+  GatheredInSteps result;
+  run_ranks(2, [&](const comm::Group& group) {
+    Job& job = jobs[static_cast<size_t>(group.rank())];
+    job.ranks = group;
+    TrainLoop loop(std::move(job));
+    loop.run_steps(2);
+    const int64_t before = comm::traffic(group)["all_gather"].bytes;
+    loop.run_steps(2);
+    const int64_t bytes = comm::traffic(group)["all_gather"].bytes - before;
+    loop.ranks().complete_parameters();
+    if (group.rank() == 0) result = {bytes, copies_of(loop.job().model)};
+  });
+  return result;
+}
+
 }  // namespace
 
 TEST(TrainRanks, GiveWhatOneProcessGives) {
@@ -194,47 +238,13 @@ TEST(TrainRanks, ZeroOneWithUpdatesInBackwardFreesGradients) {
 }
 
 TEST(TrainRanks, TheLimitOfGatheredFrozenParametersOfTheRecipe) {
-  const auto trained = [](int64_t limit_mb) {
-    Recipe recipe = ranks_recipe();
-    recipe.data_parallel = "zero3";
-    recipe.shard_units = "1,2,3,4";
-    recipe.shard_frozen = true;
-    recipe.gathered_frozen_mb = limit_mb;
-    recipe.gradient_accumulation_steps = 4;
-    const auto make = [](const Recipe& own) {
-      seed_everything(3);
-      torch::nn::Sequential net(torch::nn::Linear(8, 100));
-      for (int layer = 0; layer < 4; ++layer) net->push_back(torch::nn::Linear(100, 100));
-      for (const at::Tensor& parameter : net->parameters()) parameter.requires_grad_(parameter.size(-1) == 8);
-      net->push_back(torch::nn::Linear(100, 3));
-      net->to(at::kDouble);
-      Job job = ranks_job(own);
-      job.model = Model::of(net, "net");
-      job.optimizers = {std::make_shared<optim::AdamW>(job.model.parameters(), optim::AdamWOptions{.lr = own.lr})};
-      job.loss = cross_entropy_loss(job.model);
-      return job;
-    };
-    std::vector<Job> jobs = jobs_for(2, recipe, make);
-    std::pair<int64_t, std::vector<at::Tensor>> result;
-    run_ranks(2, [&](const comm::Group& group) {
-      Job& job = jobs[static_cast<size_t>(group.rank())];
-      job.ranks = group;
-      TrainLoop loop(std::move(job));
-      loop.run_steps(2);
-      const int64_t before = comm::traffic(group)["all_gather"].bytes;
-      loop.run_steps(2);
-      const int64_t sent = comm::traffic(group)["all_gather"].bytes - before;
-      loop.ranks().complete_parameters();
-      if (group.rank() == 0) result = {sent, copies_of(loop.job().model)};
-    });
-    return result;
-  };
-  const auto kept = trained(64), gathered = trained(0), automatic = trained(-1);
+  const GatheredInSteps kept = train_with_frozen_layers(64), gathered = train_with_frozen_layers(0),
+                        automatic = train_with_frozen_layers(-1);
   constexpr int64_t slice = (100 * 100 + 100) * 8 / 2;  // of a frozen layer on a rank
-  EXPECT_LT(kept.first, 2 * 6 * slice) << "two steps gather four frozen layers once, and small layers often";
-  EXPECT_GT(gathered.first, 2 * 4 * 4 * slice) << "each of four batches gathers most of them in forward and backward";
-  EXPECT_EQ(automatic.first, kept.first);
-  expect_same_bits(gathered.second, kept.second);
+  EXPECT_LT(kept.bytes, 2 * 6 * slice) << "two steps gather four frozen layers once, and small layers often";
+  EXPECT_GT(gathered.bytes, 2 * 4 * 4 * slice) << "each of four batches gathers most of them in forward and backward";
+  EXPECT_EQ(automatic.bytes, kept.bytes);
+  expect_same_bits(gathered.weights, kept.weights);
 }
 
 TEST(TrainRanks, ShardUnitsOfTheRecipe) {
