@@ -40,6 +40,7 @@ bool rename_to_own(std::string& name, const std::vector<size_t>& indexes) {
 std::vector<std::vector<at::Tensor>> grouped_parameters(const torch::optim::Optimizer& optimizer) {
   const auto* sharded = dynamic_cast<const ShardedOptimizer*>(&optimizer);
   std::vector<std::vector<at::Tensor>> groups;
+  groups.reserve(optimizer.param_groups().size());
   auto next = sharded ? sharded->parameters().begin() : std::vector<at::Tensor>::const_iterator();
   for (const auto& group : optimizer.param_groups()) {
     const auto count = static_cast<std::ptrdiff_t>(group.params().size());

@@ -146,7 +146,7 @@ TEST(PipelineMesh, ShardedStagesExchangeGradientsOncePerStep) {
   run_ranks(4, [](const comm::Group& world) {
     const auto sent = [&](int micro_batches) {
       MeshRank rank(tensor::gpt_task(), {.data = 2}, one_forward_one_backward(2, micro_batches), world);
-      const comm::Group data = rank.mesh.group("data");
+      const comm::Group& data = rank.mesh.group("data");
       const auto sgd = std::make_shared<optim::SGD>(rank.stages.parameters(), optim::SGDOptions{.lr = 0.05});
       const auto sharded = zero_optimizer(sgd, rank.stages.model(), data, {.stage = 2});
       const int64_t before = comm::traffic(data)["reduce_scatter"].bytes;
