@@ -19,8 +19,8 @@ class Mesh {
  public:
   /// Creates the groups. Collective.
   /// Params: ranks – the ranks to arrange, such as a World
-  /// Throws: c10::ValueError if the ranks pass different axes (the message names a rank and its axes), if the product of
-  ///         the sizes is not the number of ranks, or if an axis name is empty or used twice
+  /// Throws: c10::ValueError if the ranks pass different axes; the message names a rank and its axes. It is also thrown
+  ///         if the product of the sizes is not the number of ranks, or if an axis name is empty or used twice
   Mesh(const Group& ranks, std::vector<MeshAxis> axes);
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
