@@ -15,6 +15,7 @@
 #include "bellows/inspect/trace.h"
 #include "bellows/models/head.h"
 #include "bellows/models/registry.h"
+#include "bellows/models/vision/auxiliary.h"
 #include "bellows/nn/distillation.h"
 #include "bellows/optim/state/state.h"
 #include "bellows/tap/allocator.h"
@@ -304,9 +305,12 @@ inspect::OpReport DryRun::count(const StepSize& size) {
 }
 
 void DryRun::try_length(int64_t length) {
-  const EvalMode eval_mode(*state_->model);
+  // Auxiliary outputs exist only in training mode, and may need larger images and more than one of them.
+  const bool trains = models::auxiliary_weight(*state_->model) > 0;
+  std::optional<EvalMode> eval_mode;
+  if (!trains) eval_mode.emplace(*state_->model);
   const c10::InferenceMode no_graph;
-  state_->model->forward_all(models::example_inputs(state_->entry, 1, length));
+  state_->model->forward_all(models::example_inputs(state_->entry, trains ? 2 : 1, length));
 }
 
 bool DryRun::holds_few_scores() const {

@@ -40,7 +40,8 @@ TEST_P(OnnxModels, IsValidAndDynamic) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OnnxModels,
-                         ::testing::Values("mlp", "digits_resnet", "tabular_mlp", "bert-20m", "encoder_decoder"));
+                         ::testing::Values("mlp", "digits_resnet", "googlenet", "tabular_mlp", "bert-20m",
+                                           "encoder_decoder"));
 
 }  // namespace
 }  // namespace bellows

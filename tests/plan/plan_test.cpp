@@ -166,6 +166,13 @@ TEST(Plan, AModelOfOneSizeIsRehearsedAtThatSize) {
   EXPECT_THROW(plan_memory(recipe, {64, 128}), c10::Error) << "it takes no others";
 }
 
+// Inception-v3 accepts small images only in evaluation mode, without its auxiliary output. Its dry runs are training steps.
+TEST(Plan, AuxiliaryOutputsDecideTheSmallestImages) {
+  const MemoryPlan plan = plan_memory(recipe_for("inception_v3", "sgd"), {.batch = 4});
+  EXPECT_EQ(plan.parameters, 27'161'264 - 990 * (2049 + 769)) << "10 instead of 1,000 classes, in both heads";
+  EXPECT_GT(plan.peak_bytes(), 4 * 2 * plan.parameters) << "weights, gradients and activations";
+}
+
 TEST(Plan, MeasuresAgreeWithPlansOfTheirOwn) {
   const StepSize size{64, 26};
   const Recipe recipe = recipe_for("encoder_decoder");
