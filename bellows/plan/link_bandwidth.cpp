@@ -8,15 +8,15 @@
 #include <exception>
 #include <numeric>
 #include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
 #include "bellows/comm/collectives.h"
 #include "bellows/comm/group_parts.h"
 #include "bellows/comm/rendezvous/peer.h"
-#include "bellows/comm/rendezvous/store.h"
+#include "bellows/comm/rendezvous/store_impl.h"
 #include "bellows/comm/watchdog.h"
 #include "bellows/core/stats.h"
-#include "bellows/system/random_token.h"
 #include "bellows/system/thread.h"
 
 namespace bellows::train {
@@ -64,8 +64,10 @@ double all_reduce_time(int ranks, int64_t bytes, int repeats) {
   TORCH_CHECK_VALUE(ranks >= 2 && ranks <= most_measured_ranks, "measure_link: expected 2 to ", most_measured_ranks,
                     " ranks, got ", ranks, ".");
   check_threads(ranks);  // with fewer threads, the ranks would wait for each other
-  // Other users of this machine can connect to the store, but cannot guess its keys.
-  const comm::Store store = comm::Store::serve("127.0.0.1", 0).under(random_token());
+  // In memory: on a busy machine, connecting to a TCP store can take seconds, and the threads of the watchdogs, which do it,
+  // could outlive the process.
+  const comm::Store store(std::make_shared<comm::Store::State>(
+      comm::Store::State{.store = c10::make_intrusive<c10d::HashStore>(), .port = 0}));
   std::vector<std::vector<double>> seconds(static_cast<size_t>(ranks));
   std::vector<std::exception_ptr> errors(seconds.size());
   {

@@ -215,7 +215,9 @@ void SharedRegion::wait_for_all(TimePoint end) {
     if (all_arrived()) return;
     check_open();
     for (int rank = 0; rank < size_; ++rank) {
-      TORCH_CHECK(slot(rank).arrived.load() >= arrived_ || slot(rank).closed.load() == 0, "rank ", rank,
+      // In this order: a rank can arrive and close the connection between the two reads.
+      const bool closed = slot(rank).closed.load() != 0;
+      TORCH_CHECK(!closed || slot(rank).arrived.load() >= arrived_, "rank ", rank,
                   " of the group has closed the connection.");
     }
     if (Clock::now() >= next_check) {
@@ -229,7 +231,8 @@ void SharedRegion::wait_for_all(TimePoint end) {
 
 void SharedRegion::check_missing() const {
   for (int rank = 0; rank < size_; ++rank) {
-    const bool ended = slot(rank).arrived.load() < arrived_ && look_up(peers_[rank]) == PeerState::ended;
+    const auto missing = [&] { return slot(rank).arrived.load() < arrived_; };
+    const bool ended = missing() && look_up(peers_[rank]) == PeerState::ended && missing();
     TORCH_CHECK(!ended, "the process of rank ", rank, " of the group (pid ", peers_[rank].pid, ") has ended.");
   }
 }
