@@ -30,8 +30,8 @@ struct AugmentContext {
 /// Numerics: with fixed parameters, bit-identical to torchvision (tests/data/images/augment_list_test.cpp)
 class AugmentList {
  public:
-  /// Throws: c10::ValueError if the text is no list of steps, if a step or a parameter is unknown (the message suggests
-  ///         the nearest name), if a parameter is missing, or if a value is out of range
+  /// Throws: c10::ValueError if the text is no list of steps, or if a step or a parameter is unknown (the message
+  ///         suggests the nearest name). Also c10::ValueError if a parameter is missing, or if a value is out of range
   explicit AugmentList(const std::string& text);
 
   /// True if a step sets the size of the images. The list then starts from the original images.

@@ -54,10 +54,10 @@ class MissingRemoteFile : public c10::ValueError {
 /// Params:  address – `hf://org/name[@revision]/file`, or the URL of a file; both can end in `#sha256=HEX`
 /// Cost:    one request, and the download if the file is not in the cache. With a checksum, one pass over the file
 /// Threads: thread-safe
-/// Throws:  c10::ValueError if the address is invalid, if an environment variable is invalid, if the server refuses the
-///          request (MissingRemoteFile for status 404), or if the checksum differs (the file is then fetched again the next
-///          time). Also c10::ValueError if the file is not in the cache and HF_HUB_OFFLINE is set. The other exceptions
-///          are those of FileCache::open()
+/// Throws:  c10::ValueError if the address or an environment variable is invalid, or if the server refuses the request
+///          (MissingRemoteFile for status 404). Also c10::ValueError if the checksum differs; the file is then fetched
+///          again the next time. Also c10::ValueError if the file is not in the cache and HF_HUB_OFFLINE is set. The
+///          other exceptions are those of FileCache::open()
 RemoteFile fetch_file(const std::string& address, const FileCacheOptions& options = {});
 
 }  // namespace bellows::io

@@ -39,7 +39,8 @@ std::vector<uint8_t> augmented_pixels(const std::string& text, const at::Tensor&
   return pixels_of(view);
 }
 
-/// Quantiles of 20000 draws of torchvision. 0.025 is four standard errors of the widest quantile here, relative to its range.
+/// Quantiles of 20000 draws of torchvision. Callers pass a tolerance of 0.025 times the range of the values, which is
+/// four standard errors of the widest quantile.
 void expect_list_quantiles(const at::Tensor& expected, size_t column, std::vector<double> values, double tolerance) {
   constexpr double quantiles[] = {0.05, 0.25, 0.5, 0.75, 0.95};
   std::ranges::sort(values);
