@@ -61,8 +61,8 @@ const std::map<std::string, MakeVision>& vision_makers() {
   return makers;
 }
 
-/// |difference| ≤ 1e-12 + 1e-8 · scale. Both programs run the same kernels in float64 and differ only where the order of
-/// their sums differs; deep networks amplify these differences.
+/// |difference| ≤ 1e-12 + 1e-8 · scale. Both programs run the same kernels in float64 and differ only where the order
+/// of their sums differs; deep networks amplify these differences.
 void expect_vision_value(double ours, const VisionJson& golden, double scale, const std::string& what) {
   EXPECT_LE(std::abs(ours - golden.get<double>()), 1e-12 + 1e-8 * scale)
       << what << ": " << ours << " vs " << golden.get<double>();
@@ -282,7 +282,7 @@ TEST(VisionModels, BadOptionsAndImagesAreNamed) {
   EXPECT_THAT(message_of([&] {
                 v3.forward(torch::zeros({2, 3, 128, 128}));
               }),
-              HasSubstr("needs images of at least 299 x 299, got [2, 3, 128, 128]"));
+              HasSubstr("auxiliary output: expected images [N, 3, H, W] of at least 299 x 299, got [2, 3, 128, 128]"));
   EXPECT_THAT(message_of([&] { v3.forward(torch::zeros({1, 3, 299, 299})); }), HasSubstr("at least two images"));
 }
 

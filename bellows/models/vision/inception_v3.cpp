@@ -226,17 +226,16 @@ class InceptionV3 final : public nn::Module, public layers::Blocks, public layer
   }
 
   void check(const at::Tensor& x, bool with_aux) const {
-    layers::check_images("inception_v3", x, options_.in_channels, 75);
+    layers::check_images(with_aux ? "inception_v3, training with its auxiliary output" : "inception_v3", x,
+                         options_.in_channels, with_aux ? 299 : 75);
     if (!with_aux) return;
-    const char* way_out = ", or create the model with aux_logits = false.";
-    TORCH_CHECK_VALUE(x.size(2) >= 299 && x.size(3) >= 299,
-                      "inception_v3: training with the auxiliary output needs images of at least 299 x 299, got ",
-                      x.sizes(), ". In recipes, set image_size to 299 or more", way_out);
     TORCH_CHECK_VALUE(
         x.size(0) >= 2,
         "inception_v3: training with the auxiliary output needs at least two images in a batch, because a "
         "batch norm cannot normalize a single value, got ",
-        x.sizes(), ". Choose a batch size that leaves no single image for the last batch", way_out);
+        x.sizes(),
+        ". Choose a batch size that leaves no single image for the last batch, or "
+        "create the model with aux_logits = false.");
   }
 
   InceptionV3Options options_;
