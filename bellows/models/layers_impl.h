@@ -191,7 +191,8 @@ using Conv = std::shared_ptr<BasicConv>;
 /// Returns a square convolution.
 Conv basic_conv(int64_t in, int64_t out, int64_t kernel, int64_t padding = 0, int64_t stride = 1);
 
-/// A block of an inception network: branches that read the same input. Its output is the concatenation of their outputs.
+/// A block of an inception network: branches that read the same input. Its output is the concatenation of their
+/// outputs.
 class InceptionBlock : public torch::nn::Module {
  public:
   virtual at::Tensor forward(const at::Tensor& x) = 0;

@@ -29,7 +29,8 @@ void check_make_data(const MakeDataArguments& arguments) {
   usable([&] {
     const data::OutputFormat& format = data::find_output_format(arguments.format, arguments.destination);
     TORCH_CHECK_VALUE(!format.is_folder() && format.shards && !format.retypes, "--format ", format.name,
-                      " cannot hold several splits in one folder. Expected pack, webdataset, tfrecord, recordio or beton.");
+                      " cannot hold several splits in one folder. Expected pack, webdataset, tfrecord, recordio or "
+                      "beton.");
     TORCH_CHECK_VALUE(!format.names_file(arguments.destination), "DST: expected the name of a folder, got ",
                       arguments.destination, ", which is the name of a file of the format ", format.name, ".");
   });

@@ -166,7 +166,8 @@ TEST(Plan, AModelOfOneSizeIsRehearsedAtThatSize) {
   EXPECT_THROW(plan_memory(recipe, {64, 128}), c10::Error) << "it takes no others";
 }
 
-// Inception-v3 accepts small images only in evaluation mode, without its auxiliary output. Its dry runs are training steps.
+// Inception-v3 accepts small images only in evaluation mode, without its auxiliary output. Its dry runs are training
+// steps.
 TEST(Plan, AuxiliaryOutputsDecideTheSmallestImages) {
   const MemoryPlan plan = plan_memory(recipe_for("inception_v3", "sgd"), {.batch = 4});
   EXPECT_EQ(plan.parameters, 27'161'264 - 990 * (2049 + 769)) << "10 instead of 1,000 classes, in both heads";

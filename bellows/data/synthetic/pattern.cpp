@@ -31,8 +31,8 @@ bool is_odd(double whole) {
   return fraction(whole / 2) != 0;
 }
 
-/// A row of the table of classes. `share` returns the share of the foreground at a point relative to the center, in units
-/// of the radius or period.
+/// A row of the table of classes. `share` returns the share of the foreground at a point relative to the center, in
+/// units of the radius or period.
 struct PatternRow {
   const char* name;
   double (*share)(double u, double v);

@@ -29,8 +29,8 @@ const std::vector<std::string>& synthetic_classes();
 at::Tensor synthetic_image(int64_t label, int64_t size, uint64_t seed);
 
 /// Returns a synthetic dataset of shapes and textures, for measurements without downloaded data. Images are drawn when
-/// they are read, as PNG files with labels. Sample i has class i mod 20. It depends only on the seed, the split, the size
-/// and i, so a larger dataset begins with the samples of a smaller one. info() has the class names, and the mean and
+/// they are read, as PNG files with labels. Sample i has class i mod 20. It depends only on the seed, the split, the
+/// size and i, so a larger dataset begins with the samples of a smaller one. info() has the class names, and the mean and
 /// standard deviation of 500 training images.
 /// Cost:   about 1 ms per image of 64×64 pixels, and half a second for the statistics
 /// Throws: c10::ValueError if `samples` is below 1 or `size` is out of range

@@ -13,8 +13,8 @@ struct AlexNetOptions {
   int64_t hidden = 4096;  ///< units of the two hidden layers after the convolutions
 };
 
-/// AlexNet for one device. It matches torchvision's network in the names and order of parameters, in the initial weights
-/// for the same seed, and in the results. To load torchvision's weight file, use
+/// AlexNet for one device. It matches torchvision's network in the names and order of parameters, in the initial
+/// weights for the same seed, and in the results. To load torchvision's weight file, use
 /// `load_weights(model, io::load_tensors(path))`.
 /// Shapes:   x [N, in_channels, H, W] with H, W ≥ 63 → logits [N, num_classes]
 /// Numerics: logits and gradients match Python PyTorch (tests/models/vision_golden_test.cpp)

@@ -14,8 +14,8 @@ struct VggOptions {
 };
 
 /// Networks of 3×3 convolutions, with and without batch norms. They match torchvision's networks in the names and order
-/// of parameters and buffers, in the initial weights for the same seed, and in the results. To load torchvision's weight
-/// files, use `load_weights(model, io::load_tensors(path))`.
+/// of parameters and buffers, in the initial weights for the same seed, and in the results. To load torchvision's
+/// weight files, use `load_weights(model, io::load_tensors(path))`.
 /// Shapes:   x [N, in_channels, H, W] with H, W ≥ 32 → logits [N, num_classes]
 /// Numerics: logits and gradients match Python PyTorch (tests/models/vision_golden_test.cpp)
 /// Cost:     133, 133, 138 and 144 million parameters with 1,000 classes
