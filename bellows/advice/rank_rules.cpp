@@ -46,7 +46,12 @@ std::optional<Finding> straggler(const RecipeProfile& profile) {
   const auto [phase, more] = slow_phase(all, slowest);
   const bool loads = phase == inspect::loading_phase;
   std::vector<std::string> settings;
-  if (loads && profile.recipe.num_workers == 0) settings = {"num_workers=-1", "prefetch=4"};
+  double least = 0;  // time of a step with the settings
+  if (loads && profile.recipe.num_workers == 0) {
+    settings = {"num_workers=-1", "prefetch=4"};
+    const auto workers = static_cast<double>(std::max<int64_t>(profile.machine.usable_threads(), 2));
+    least = rank.own_s(inspect::loading_phase) / workers;
+  }
   return Finding{
       .text = c10::str("Rank ", slowest, " on host ", rank.host, " needs ", format_seconds(rank.own_s()),
                        " per step without waiting, and the other ranks need ", format_seconds(all.others_own_s()),
@@ -56,7 +61,7 @@ std::optional<Finding> straggler(const RecipeProfile& profile) {
                              : "Compare the processor, the number of threads and other programs on this host with "
                                "those of the other ranks."),
       .settings = std::move(settings),
-      .gain = gain_without(profile, lost)};
+      .gain = gain_without(profile, std::min(lost, step - least))};
 }
 
 /// Settings with which ranks exchange less, and the share of the communication that they save per sample.
