@@ -84,10 +84,13 @@ void record_operators(StepProfile& profile, const std::function<void()>& step, c
   const auto log = std::make_shared<ProfileLog>(model ? ModuleMap(*model) : ModuleMap());
   {
     tap::ObserverGuard guard(log);
-    run_steps(step, recorded_steps);
+    for (int64_t i = 0; i < recorded_steps; ++i) {
+      log->begin_step();
+      step();
+    }
     guard.check();
   }
-  log->add_to(profile, recorded_steps);
+  log->add_to(profile);
 }
 
 std::vector<SyncEvent> find_syncs(const std::function<void()>& step) {

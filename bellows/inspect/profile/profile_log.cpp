@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <utility>
 
+#include "bellows/core/stats.h"
 #include "bellows/system/call_site.h"
 
 namespace bellows::inspect {
@@ -105,13 +107,30 @@ void add_records(Record& sum, const Record& record) {
   if constexpr (requires { sum.bytes; }) sum.bytes += record.bytes;
 }
 
+/// Returns the typical time of a step.
+/// Params: seconds – of the steps with a record
+double typical_seconds(const std::vector<double>& seconds, size_t steps) {
+  if (seconds.size() == steps) return median(seconds);
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(steps);
+}
+
+/// Returns a record per step.
+/// Params: records – of the steps that have one
 template <class Record>
-Record mean_of(Record record, double steps) {
-  record.calls /= steps;
-  record.seconds /= steps;
-  if constexpr (requires { record.flops; }) record.flops /= steps;
-  if constexpr (requires { record.bytes; }) record.bytes /= steps;
-  return record;
+Record typical(const std::vector<Record>& records, size_t steps) {
+  Record sum = records.front();
+  std::vector<double> seconds = {sum.seconds};
+  seconds.reserve(records.size());
+  for (size_t i = 1; i < records.size(); ++i) {
+    add_records(sum, records[i]);
+    seconds.push_back(records[i].seconds);
+  }
+  const auto count = static_cast<double>(steps);
+  sum.calls /= count;
+  if constexpr (requires { sum.flops; }) sum.flops /= count;
+  if constexpr (requires { sum.bytes; }) sum.bytes /= count;
+  sum.seconds = typical_seconds(seconds, steps);
+  return sum;
 }
 
 }  // namespace
@@ -157,6 +176,11 @@ struct ProfileLog::Call {
   const OpInfo& info() const { return *frame.info; }
 };
 
+void ProfileLog::begin_step() {
+  MutexLock lock(mutex_);
+  steps_.emplace_back();
+}
+
 void ProfileLog::before(const tap::OpEvent& event) {
   MutexLock lock(mutex_);
   const Frame& frame = tracker_.enter(event);
@@ -192,15 +216,16 @@ void ProfileLog::note_wait(const tap::OpEvent& event, double now_us) {
 void ProfileLog::note(const Call& call) {
   const OpInfo& info = call.info();
   const c10::ScalarType dtype = dtype_of(call.inputs, call.outputs);
-  ProfiledOp& op = ops_[{&info, phase(), call.frame.backward, dtype}];
+  ProfiledOp& op = records().ops[{&info, phase(), call.frame.backward, dtype}];
   add_call(op, call.seconds);
   op.flops += call.flops;
   if (!info.view && !info.uninitialized)
     op.bytes += static_cast<double>(touched_bytes(call.inputs) + touched_bytes(call.outputs));
   if (call.recomputed) {
-    add_call(recomputation_, call.seconds);
-    recomputation_.flops += call.flops;
-    if (!info.view) recomputation_.bytes += static_cast<double>(touched_bytes(call.outputs));
+    Recomputation& again = records().recomputation;
+    add_call(again, call.seconds);
+    again.flops += call.flops;
+    if (!info.view) again.bytes += static_cast<double>(touched_bytes(call.outputs));
   }
   note_copy(call);
   note_sizes(call);
@@ -215,7 +240,7 @@ void ProfileLog::note_copy(const Call& call) {
   const at::Tensor from = tensor_at(call.inputs, in_place ? 1 : 0), to = tensor_at(call.outputs, 0);
   if (!reorders(from, to)) return;
   const std::string site = call_site();
-  ReorderingCopy& copy = copies_[{&info, call.frame.place, sizes_text(from.sizes()), site}];
+  ReorderingCopy& copy = records().copies[{&info, call.frame.place, sizes_text(from.sizes()), site}];
   copy.site = site;
   copy.images = (is_image_layout(from) && to.is_contiguous()) || (from.is_contiguous() && is_image_layout(to));
   copy.bytes += static_cast<double>(touched_bytes(from) + touched_bytes(to));
@@ -226,7 +251,7 @@ void ProfileLog::note_sizes(const Call& call) {
   if (!call.info().flops || call.outputs.empty()) return;
   std::string sizes = odd_sizes_of(call.info(), call.inputs);
   if (sizes.empty()) return;
-  OddSizes& odd = odd_sizes_[{&call.info(), call.frame.place, std::move(sizes), ""}];
+  OddSizes& odd = records().odd_sizes[{&call.info(), call.frame.place, std::move(sizes), ""}];
   odd.flops += call.flops;
   add_call(odd, call.seconds);
 }
@@ -236,11 +261,12 @@ void ProfileLog::note_convolution(const Call& call) {
   const at::Tensor image = tensor_at(call.inputs, call.info().name.ends_with("_backward") ? 1 : 0);
   if (!image.defined() || image.dim() != 4) return;
   if (is_image_layout(image) && image.is_contiguous()) return;  // one channel: both layouts are the same
+  ConvolutionUse& use = records().convolutions;
   if (is_image_layout(image)) {
-    convolutions_.channels_last_calls += 1;
+    use.channels_last_calls += 1;
   } else {
-    convolutions_.contiguous_calls += 1;
-    convolutions_.contiguous_seconds += call.seconds;
+    use.contiguous_calls += 1;
+    use.contiguous_seconds += call.seconds;
   }
 }
 
@@ -254,34 +280,60 @@ void ProfileLog::note_batch_norm(const Call& call) {
 }
 
 template <class Record>
-std::vector<Record> ProfileLog::merged(const std::map<SlowKey, Record>& records, double steps) const {
-  std::map<std::tuple<std::string, std::string, std::string, std::string>, Record> sums;
-  for (const auto& [key, record] : records) {
-    const auto& [info, place, sizes, site] = key;
-    const std::string& module = tracker_.map().path(place->module);
-    const auto [found, is_new] = sums.try_emplace({info->name, module, sizes, site}, record);
-    Record& sum = found->second;
-    if (!is_new) add_records(sum, record);
-    sum.op = info->name, sum.module = module, sum.sizes = sizes;
+std::vector<Record> ProfileLog::merged(std::map<SlowKey, Record> Records::*records) const {
+  using ModuleKey = std::tuple<std::string, std::string, std::string, std::string>;
+  std::map<ModuleKey, std::vector<Record>> by_step;
+  for (const Records& step : steps_) {
+    std::map<ModuleKey, Record> sums;
+    for (const auto& [key, record] : step.*records) {
+      const auto& [info, place, sizes, site] = key;
+      const std::string& module = tracker_.map().path(place->module);
+      const auto [found, is_new] = sums.try_emplace({info->name, module, sizes, site}, record);
+      Record& sum = found->second;
+      if (!is_new) add_records(sum, record);
+      sum.op = info->name, sum.module = module, sum.sizes = sizes;
+    }
+    for (const auto& [key, sum] : sums) by_step[key].push_back(sum);
   }
   std::vector<Record> result;
-  result.reserve(sums.size());
-  for (auto& [key, sum] : sums) result.push_back(mean_of(std::move(sum), steps));
+  result.reserve(by_step.size());
+  for (const auto& [key, of_steps] : by_step) result.push_back(typical(of_steps, steps_.size()));
   return result;
 }
 
-void ProfileLog::add_to(StepProfile& profile, int64_t steps) const {
-  MutexLock lock(mutex_);
-  const auto count = static_cast<double>(steps);
-  for (auto [key, op] : ops_) {
+void ProfileLog::add_operators(StepProfile& profile) const {
+  std::map<OpKey, std::vector<ProfiledOp>> by_step;
+  for (const Records& step : steps_) {
+    for (const auto& [key, op] : step.ops) by_step[key].push_back(op);
+  }
+  profile.ops.reserve(by_step.size());
+  for (const auto& [key, of_steps] : by_step) {
     const auto& [info, phase, backward, dtype] = key;
+    ProfiledOp& op = profile.ops.emplace_back(typical(of_steps, steps_.size()));
     op.op = info->name, op.phase = phase, op.backward = backward, op.dtype = dtype;
-    profile.ops.push_back(mean_of(std::move(op), count));
   }
   std::ranges::stable_sort(profile.ops, std::greater<>(), &ProfiledOp::seconds);
-  profile.copies = merged(copies_, count);
+}
+
+void ProfileLog::add_convolutions(StepProfile& profile) const {
+  const auto count = static_cast<double>(steps_.size());
+  std::vector<double> seconds;
+  seconds.reserve(steps_.size());
+  for (const Records& step : steps_) {
+    profile.convolutions.contiguous_calls += step.convolutions.contiguous_calls / count;
+    profile.convolutions.channels_last_calls += step.convolutions.channels_last_calls / count;
+    seconds.push_back(step.convolutions.contiguous_seconds);
+  }
+  profile.convolutions.contiguous_seconds = typical_seconds(seconds, steps_.size());
+}
+
+void ProfileLog::add_to(StepProfile& profile) const {
+  MutexLock lock(mutex_);
+  add_operators(profile);
+  add_convolutions(profile);
+  profile.copies = merged(&Records::copies);
   std::ranges::stable_sort(profile.copies, std::greater<>(), &ReorderingCopy::bytes);
-  profile.odd_sizes = merged(odd_sizes_, count);
+  profile.odd_sizes = merged(&Records::odd_sizes);
   std::ranges::stable_sort(profile.odd_sizes, std::greater<>(), &OddSizes::flops);
   std::map<std::string, int64_t> samples;
   for (const auto& [place, batch] : batch_norms_) {
@@ -289,10 +341,10 @@ void ProfileLog::add_to(StepProfile& profile, int64_t steps) const {
     most = std::max(most, batch);
   }
   for (const auto& [module, batch] : samples) profile.batch_norms.push_back({module, batch});
-  profile.convolutions = {.contiguous_calls = convolutions_.contiguous_calls / count,
-                          .contiguous_seconds = convolutions_.contiguous_seconds / count,
-                          .channels_last_calls = convolutions_.channels_last_calls / count};
-  profile.recomputation = mean_of(recomputation_, count);
+  std::vector<Recomputation> again;
+  again.reserve(steps_.size());
+  for (const Records& step : steps_) again.push_back(step.recomputation);
+  profile.recomputation = typical(again, steps_.size());
 }
 
 }  // namespace bellows::inspect

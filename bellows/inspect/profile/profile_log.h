@@ -43,8 +43,11 @@ class ProfileLog final : public tap::Observer {
   tap::ObserverNeeds needs() const override { return ModuleTracker::needs(/*times=*/true); }
   void before(const tap::OpEvent& event) override;
   void after(const tap::OpEvent& event) override;
-  /// Adds the records to the profile, as means of `steps` steps.
-  void add_to(StepProfile& profile, int64_t steps) const;
+  /// Call this function before each step.
+  void begin_step();
+  /// Adds the records to the profile. Counts are means of the steps. Times are medians, because other programs can interrupt an
+  /// operator, unless the operator is not called in each step.
+  void add_to(StepProfile& profile) const;
 
  private:
   struct Call;  ///< the call of an operator that ends
@@ -58,27 +61,35 @@ class ProfileLog final : public tap::Observer {
   /// Operator, place, sizes and call site. The place gets its module only later, so several keys can have one module.
   using SlowKey = std::tuple<const OpInfo*, PlacePtr, std::string, std::string>;
 
+  /// The records of one step.
+  struct Records {
+    std::map<OpKey, ProfiledOp> ops{};
+    std::map<SlowKey, ReorderingCopy> copies{};
+    std::map<SlowKey, OddSizes> odd_sizes{};  ///< without call sites
+    ConvolutionUse convolutions{};
+    Recomputation recomputation{};
+  };
+  Records& records() BELLOWS_REQUIRES(mutex_) { return steps_.back(); }
+
   void note_wait(const tap::OpEvent& event, double now_us) BELLOWS_REQUIRES(mutex_);
   void note(const Call& call) BELLOWS_REQUIRES(mutex_);
   void note_copy(const Call& call) BELLOWS_REQUIRES(mutex_);
   void note_sizes(const Call& call) BELLOWS_REQUIRES(mutex_);
   void note_convolution(const Call& call) BELLOWS_REQUIRES(mutex_);
   void note_batch_norm(const Call& call) BELLOWS_REQUIRES(mutex_);
-  /// Returns one record per module, as means per step.
+  void add_operators(StepProfile& profile) const BELLOWS_REQUIRES(mutex_);
+  void add_convolutions(StepProfile& profile) const BELLOWS_REQUIRES(mutex_);
+  /// Returns one record per module.
   template <class Record>
-  std::vector<Record> merged(const std::map<SlowKey, Record>& records, double steps) const BELLOWS_REQUIRES(mutex_);
+  std::vector<Record> merged(std::map<SlowKey, Record> Records::*records) const BELLOWS_REQUIRES(mutex_);
   std::string phase() const BELLOWS_REQUIRES(mutex_) { return phases_.empty() ? "" : phases_.front(); }
 
   mutable Mutex mutex_;
   ModuleTracker tracker_ BELLOWS_GUARDED_BY(mutex_);
   std::vector<std::string> phases_ BELLOWS_GUARDED_BY(mutex_);                             ///< open scopes
   std::unordered_map<uint64_t, std::vector<Running>> running_ BELLOWS_GUARDED_BY(mutex_);  ///< by thread
-  std::map<OpKey, ProfiledOp> ops_ BELLOWS_GUARDED_BY(mutex_);
-  std::map<SlowKey, ReorderingCopy> copies_ BELLOWS_GUARDED_BY(mutex_);
-  std::map<SlowKey, OddSizes> odd_sizes_ BELLOWS_GUARDED_BY(mutex_);    ///< without call sites
+  std::vector<Records> steps_ BELLOWS_GUARDED_BY(mutex_);
   std::map<PlacePtr, int64_t> batch_norms_ BELLOWS_GUARDED_BY(mutex_);  ///< samples of the batch
-  ConvolutionUse convolutions_ BELLOWS_GUARDED_BY(mutex_);
-  Recomputation recomputation_ BELLOWS_GUARDED_BY(mutex_);
 };
 
 }  // namespace bellows::inspect
