@@ -20,7 +20,10 @@ using train::TrainLoop;
 constexpr double least_delivery = 0.5;
 
 Plan plan_of(const Options& options) {
-  return {.window_s = options.quick ? 0.15 : 0.6, .windows = options.quick ? 5 : 11, .warmup = 1};
+  return {.window_s = options.quick ? 0.15 : 0.6,
+          .windows = options.quick ? 5 : 11,
+          .warmup = 1,
+          .budget_s = options.quick ? 10.0 : 60.0};  // without bf16 units, the change for fp32 is far slower
 }
 
 std::string names_of(const std::vector<Finding>& findings) {

@@ -141,7 +141,7 @@ ProfileCase copy_after_permute(const Options& options) {
 /// A batch of 32 needs memory that is not resident, and half of it does not.
 ProfileCase swapping(const Options& options, const std::string& folder) {
   return {"swapping", "swapping", base_recipe(options, 32), [folder](const Recipe& recipe) {
-            const auto memory = std::make_shared<SwappedMemory>(folder, 512);
+            const auto memory = std::make_shared<SwappedMemory>(folder, 128);
             return with_work(feature_job(recipe, 64, 64, 2), [memory](const data::Batch& batch, const StepOutput&) {
               if (batch.size() > 16) memory->read_again();
             });
@@ -187,8 +187,8 @@ std::vector<ProfileCase> profile_cases(const Options& options, const std::string
       swapping(options, folder),
       {.name = "fp32 where bf16 works",
        .finding = "fp32_matmuls",
-       .recipe = base_recipe(options, 256),
-       .slow = features(1024, 1024, 4),
+       .recipe = base_recipe(options, 128),
+       .slow = features(512, 512, 4),
        .setting = "precision=bf16"},
       {"odd sizes", "odd_sizes", base_recipe(options, 32), features(1001, 1001, 3), features(1008, 1008, 3)},
       copy_after_permute(options),

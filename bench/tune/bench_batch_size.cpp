@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
 #include <thread>
 
 #include "bellows/core/stats.h"
@@ -73,6 +74,7 @@ class Truth {
     tune::TrialProcess process(file_, {.values = {static_cast<double>(batch)}}, folder_ + "/truth", program_, signals_);
     while (!process.ended()) {
       process.watch();
+      TORCH_CHECK(tune::stop_signal(signals_) == 0, "stopped on request.");
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     const std::string failure = process.result().failure;
@@ -96,10 +98,12 @@ int run(const Options& options) {
   if (program.empty()) program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "bellows";
   const std::vector<std::string> command = {program, "tune", "--measure-batch"};
   for (const Subject& subject : subjects) {
-    if (!report.has_time_for(subject.model)) continue;
+    const bool chosen = std::string_view(subject.model).find(options.extra.at("case")) != std::string_view::npos;
+    if (!chosen || !report.has_time_for(subject.model)) continue;
     const Recipe recipe = recipe_of(subject, folder);
     const int64_t memory = subject.memory_mb << 20;
     const tune::BatchSearch found = tune::search_batch_sizes(recipe, folder, command, memory);
+    TORCH_CHECK(found.signal == 0, "stopped on request.");
     Truth truth(recipe, folder, command, memory);
     const auto largest = static_cast<double>(truth.largest()), ours = static_cast<double>(found.largest);
     const bool killed = std::ranges::any_of(found.trials, [](const tune::BatchTrial& trial) {
@@ -130,6 +134,8 @@ int main(int argc, char** argv) {
       argc, argv,
       "Searches for the largest batch size of five models under a limit of 1 to 2 GiB, and compares it with "
       "the limit that trials without a prediction find.\nFails if they differ by more than a factor of two. "
-      "--command: the bellows program [default: the one beside this program].",
-      run, {{"command", ""}});
+      "--command: the bellows program [default: the one beside this program]. --case: part of the names of the models "
+      "to "
+      "run.",
+      run, {{"case", ""}, {"command", ""}});
 }
