@@ -64,8 +64,8 @@ double all_reduce_time(int ranks, int64_t bytes, int repeats) {
   TORCH_CHECK_VALUE(ranks >= 2 && ranks <= most_measured_ranks, "measure_link: expected 2 to ", most_measured_ranks,
                     " ranks, got ", ranks, ".");
   check_threads(ranks);  // with fewer threads, the ranks would wait for each other
-  // In memory: on a busy machine, connecting to a TCP store can take seconds, and the threads of the watchdogs, which do it,
-  // could outlive the process.
+  // In memory: on a busy machine, connecting to a TCP store can take seconds, and the threads of the watchdogs, which
+  // do it, could outlive the process.
   const comm::Store store(std::make_shared<comm::Store::State>(
       comm::Store::State{.store = c10::make_intrusive<c10d::HashStore>(), .port = 0}));
   std::vector<std::vector<double>> seconds(static_cast<size_t>(ranks));

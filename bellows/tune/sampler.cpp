@@ -33,8 +33,8 @@ std::tuple<int, double, double> trial_rank(const Trial& trial) {
   return {1, -static_cast<double>(last.step), std::isnan(last.value) ? HUGE_VAL : last.value};
 }
 
-/// The probability that a configuration satisfies the constraints, estimated from the trials so far. If all trials satisfy them
-/// or none does, it does not vary between configurations.
+/// The probability that a configuration satisfies the constraints, estimated from the trials so far. If all trials
+/// satisfy them or none does, it does not vary between configurations.
 class Feasibility {
  public:
   Feasibility(const SearchSpace& space, const std::vector<Trial>& trials) {
@@ -64,8 +64,8 @@ class Feasibility {
   std::optional<ParzenEstimator> satisfying_, violating_;
 };
 
-/// The logarithm of the expected improvement, without a constant. It grows with the ratio of the densities, but it is bounded,
-/// so that it can be weighed against the probability of satisfying the constraints.
+/// The logarithm of the expected improvement, without a constant. It grows with the ratio of the densities, but it is
+/// bounded, so that it can be weighed against the probability of satisfying the constraints.
 double log_improvement(double log_ratio, double share) {
   return -std::log(share + (1 - share) * std::exp(-log_ratio));
 }

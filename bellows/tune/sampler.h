@@ -24,8 +24,8 @@ class Sampler {
 struct TpeOptions {
   int64_t startup_trials = 10;  ///< number of finished trials before which configurations are random
   int64_t candidates = 24;      ///< number of configurations that are drawn from the good trials and compared
-  /// Exponent of the probability that a configuration satisfies the constraints, divided by the share of the trials that do
-  /// not. In c-TPE, the exponent is 1.
+  /// Exponent of the probability that a configuration satisfies the constraints, divided by the share of the trials
+  /// that do not. In c-TPE, the exponent is 1.
   double feasibility_weight = 6;
 };
 
@@ -34,10 +34,10 @@ std::unique_ptr<Sampler> random_sampler();
 /// Tree-structured Parzen estimators: the best tenth of the trials, at most 25, are good. The sampler draws candidates
 /// from the density of the good trials, and returns the one with the largest ratio to the density of the others. Trials
 /// that violate constraints are good only if fewer feasible trials are available. The order is then that of the
-/// violation, so the search first finds feasible configurations and then better ones. If some trials violate constraints, the
-/// candidate with the largest product of two factors is returned: the expected improvement, which increases with the ratio but
-/// is bounded, and a power of the estimated probability that the candidate satisfies the constraints (c-TPE). Running trials
-/// count as bad, so that parallel trials differ. Failed trials do not count.
+/// violation, so the search first finds feasible configurations and then better ones. If some trials violate
+/// constraints, the candidate with the largest product of two factors is returned: the expected improvement, which
+/// increases with the ratio but is bounded, and a power of the estimated probability that the candidate satisfies the
+/// constraints (c-TPE). Running trials count as bad, so that parallel trials differ. Failed trials do not count.
 /// Numerics: as good as Optuna's TPESampler at equal numbers of trials (tests/tune/sampler_test.cpp)
 /// Cost:     O(trials × candidates × parameters)
 /// Ref:      optuna.samplers.TPESampler, with `constraints_func` and `constant_liar`; arXiv:2211.14411

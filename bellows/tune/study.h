@@ -54,9 +54,9 @@ struct TrialResult {
   std::string failure{};  ///< not empty: the trial failed
 };
 
-/// A search for the best configuration. It proposes configurations, records results in `trials.jsonl` of its folder, and
-/// never proposes a finished configuration again. A new object with the same folder continues the search, also after
-/// `kill -9`: configurations that were running then run again.
+/// A search for the best configuration. It proposes configurations, records results in `trials.jsonl` of its folder,
+/// and never proposes a finished configuration again. A new object with the same folder continues the search, also
+/// after `kill -9`: configurations that were running then run again.
 /// Threads: not thread-safe
 class Study {
  public:
@@ -70,7 +70,8 @@ class Study {
   /// Starts a trial. Returns nothing if all configurations of the space were tried.
   std::optional<Trial> ask();
   /// Records how good a trial is at a step. Reports of steps that do not increase are ignored.
-  /// Returns: true if there is halving, and the trial should end: it is not promising, or it has already used more of the
+  /// Returns: true if there is halving, and the trial should end: it is not promising, or it has already used more of
+  /// the
   ///          objective than the best trial, so it cannot become the best one
   bool report(int64_t trial, const TrialReport& report);
   /// Records the end of a trial. If a metric of the objective or of a constraint is missing or

@@ -40,7 +40,8 @@ struct Trial {
   TrialState state = TrialState::running;
   /// The number to minimize: the metric of the objective, negated if the search maximizes it. NaN: not known.
   double objective = std::numeric_limits<double>::quiet_NaN();
-  /// Sum of the amounts by which constraints are violated, each relative to its bound. 0: all constraints are satisfied.
+  /// Sum of the amounts by which constraints are violated, each relative to its bound. 0: all constraints are
+  /// satisfied.
   double violation = 0;
   std::map<std::string, double> metrics{};  ///< results by name
   std::vector<TrialReport> reports{};       ///< during the run; steps increase

@@ -88,8 +88,8 @@ class TrialProcess final : public RunningTrial {
   comm::RankProcess process_;
 };
 
-/// Returns the number of the signal that requests a stop, or 0. After request_stop(), by a handler of a signal that arrived
-/// before `signals` existed, it is SIGTERM.
+/// Returns the number of the signal that requests a stop, or 0. After request_stop(), by a handler of a signal that
+/// arrived before `signals` existed, it is SIGTERM.
 int stop_signal(const comm::Signals& signals);
 
 /// Returns a message as the reason of a failure, which is a part of a sentence: without the final dot.
@@ -98,8 +98,8 @@ std::string failure_words(std::string message);
 /// Returns the folder of a trial, such as "study/trial-0007".
 std::string trial_folder(const std::string& folder, int64_t number);
 
-/// Returns the cores of each of `jobs` parallel trials. The cores that this process may use are divided evenly. If there
-/// are more trials than cores, several trials share a core.
+/// Returns the cores of each of `jobs` parallel trials. The cores that this process may use are divided evenly. If
+/// there are more trials than cores, several trials share a core.
 std::vector<std::vector<int>> divide_cores(int64_t jobs);
 
 }  // namespace bellows::tune

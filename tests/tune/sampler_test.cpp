@@ -149,8 +149,8 @@ TEST(Halving, EndsTheSameTrialsAsOptuna) {
   }
 }
 
-// Trials 0 and 1 take ten steps in the time of one step of trials 2 and 3. After one step they are worse, after the same time
-// they are better.
+// Trials 0 and 1 take ten steps in the time of one step of trials 2 and 3. After one step they are worse, after the
+// same time they are better.
 TEST(Halving, ComparesTimesAfterTheSameTime) {
   const auto trial = [](int64_t number, double step_s, double last_value) {
     Trial result{.number = number, .state = TrialState::pruned};

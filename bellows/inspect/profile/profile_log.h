@@ -45,8 +45,8 @@ class ProfileLog final : public tap::Observer {
   void after(const tap::OpEvent& event) override;
   /// Call this function before each step.
   void begin_step();
-  /// Adds the records to the profile. Counts are means of the steps. Times are medians, because other programs can interrupt an
-  /// operator, unless the operator is not called in each step.
+  /// Adds the records to the profile. Counts are means of the steps. Times are medians, because other programs can
+  /// interrupt an operator, unless the operator is not called in each step.
   void add_to(StepProfile& profile) const;
 
  private:
