@@ -35,9 +35,10 @@ std::unique_ptr<Sampler> random_sampler();
 /// from the density of the good trials, and returns the one with the largest ratio to the density of the others. Trials
 /// that violate constraints are good only if fewer feasible trials are available. The order is then that of the
 /// violation, so the search first finds feasible configurations and then better ones. If some trials violate
-/// constraints, the candidate with the largest product of two factors is returned: the expected improvement, which
-/// increases with the ratio but is bounded, and a power of the estimated probability that the candidate satisfies the
-/// constraints (c-TPE). Running trials count as bad, so that parallel trials differ. Failed trials do not count.
+/// constraints, the candidate with the largest product of two factors is returned (c-TPE). The first one is the expected
+/// improvement, which increases with the ratio but is bounded. The second one is a power of the estimated probability
+/// that the candidate satisfies the constraints. Running trials count as bad, so that parallel trials differ. Failed
+/// trials do not count.
 /// Numerics: as good as Optuna's TPESampler at equal numbers of trials (tests/tune/sampler_test.cpp)
 /// Cost:     O(trials × candidates × parameters)
 /// Ref:      optuna.samplers.TPESampler, with `constraints_func` and `constant_liar`; arXiv:2211.14411
