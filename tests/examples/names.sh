@@ -13,10 +13,10 @@ for document in "$@"; do
     last=${name##*::}
     last=${last##*.}
     grep -rqE "\b$last\b" bellows --include='*.h' || miss "$document: $name is in no public header"
-  done < <(grep -oE '`bw::[A-Za-z_:.]+' "$document" | tr -d '`' | sort -u)
+  done < <(grep -oE '`bw::[A-Za-z0-9_:.]+' "$document" | tr -d '`' | sort -u)
   while read -r key; do
     count=$((count + 1))
-    grep -qE "\{\"$key\"," bellows/train/recipe/recipe.cpp || miss "$document: the recipe has no key $key"
+    grep -qE "\{\"$key\"," bellows/train/recipe/recipe_keys.cpp || miss "$document: the recipe has no key $key"
   done < <(grep -oE '`recipe: [a-z_]+' "$document" | sed 's/.* //' | sort -u)
   while read -r verb; do
     count=$((count + 1))

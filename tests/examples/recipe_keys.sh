@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # recipe_keys.sh DOCUMENT: its tables `| key | values | default | meaning |` must list every recipe key with the choices of the
-# table in recipe.cpp and the default of the member in recipe.h.
+# table in recipe_keys.cpp and the default of the member in recipe.h.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 folder=bellows/train/recipe
@@ -8,7 +8,7 @@ folder=bellows/train/recipe
 # Lines `key=default` of the struct, and `key:choices` of the table (nothing after the colon for numbers and free text).
 defaults=$(sed -n '/^struct Recipe {/,/^  static/p' "$folder/recipe.h" |
   sed -nE 's/^  (std::string|int64_t|double|bool) ([a-z_]+)( = "?([^";]*)"?)?;.*/\2=\4/p')
-choices=$(tr -s '\n ' ' ' <"$folder/recipe.cpp" | grep -oE '\{"[a-z_]+", &Recipe::[a-z_]+, ("[^"]*"|\{)' |
+choices=$(tr -s '\n ' ' ' <"$folder/recipe_keys.cpp" | grep -oE '\{"[a-z_]+", &Recipe::[a-z_]+, ("[^"]*"|\{)' |
   sed -E 's/^\{"([a-z_]+)", [^,]*, "?([^"{]*).*/\1:\2/')
 
 awk -v document="$1" '
