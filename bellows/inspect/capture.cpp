@@ -225,7 +225,7 @@ const Captured& Target::output(size_t call) const {
 /// Finds the outputs of modules among the operators of the forward pass.
 class CapturingObserver : public tap::Observer {
  public:
-  CapturingObserver(NamedTensors tensors, std::vector<Target> targets)
+  CapturingObserver(const NamedTensors& tensors, std::vector<Target> targets)
       : memory_(tensors), targets_(std::move(targets)) {}
 
   tap::ObserverNeeds needs() const override {
@@ -297,9 +297,8 @@ class CapturingObserver : public tap::Observer {
     for (const at::Tensor& input : op.inputs) reads.push_back(memory_.names_of(input));
     if (!reads.empty() && std::find(reads.begin(), reads.end(), nullptr) == reads.end())
       return derive_weights(op, *reads.front());
-    const bool changes_weights =
-        !op.outputs.empty() && std::all_of(op.outputs.begin(), op.outputs.end(),
-                                           [&](auto& output) { return memory_.names_of(output) != nullptr; });
+    bool changes_weights = !op.outputs.empty();
+    for (const at::Tensor& output : op.outputs) changes_weights = changes_weights && memory_.names_of(output);
     if (changes_weights) return;  // an optimizer
     for (Target& target : targets_) target.receive(op, reads);
   }
@@ -307,10 +306,9 @@ class CapturingObserver : public tap::Observer {
   /// A cast, a transpose or a penalty reads nothing but weights, so it is no call. Its results are weights, too, unless
   /// they are sums.
   void derive_weights(const Op& op, const Names& names) BELLOWS_REQUIRES(mutex_) {
-    const Names copy = names;
     for (const at::Tensor& output : op.outputs) {
       if (memory_.names_of(output) || output.numel() != op.inputs.front().numel() || output.dim() == 0) continue;
-      for (const std::string& name : copy) memory_.add(name, output);
+      for (const std::string& name : names) memory_.add(name, output);
     }
   }
 
@@ -347,7 +345,7 @@ std::pair<std::shared_ptr<torch::nn::Module>, size_t> sequential_of(const std::s
 
 /// Layers whose last operator that reads a parameter computes the output.
 bool is_layer(const torch::nn::Module& module) {
-  const std::string name = module.name();
+  const std::string& name = module.name();
   const bool known = name.starts_with("torch::nn::") || name == "bellows::models::layers::LinearImpl";
   return known && module.children().empty() && name.find("Multihead") == std::string::npos;
 }
@@ -381,7 +379,7 @@ struct Capture::State {
   std::vector<std::unique_ptr<tap::SequentialTap>> taps;
 };
 
-Capture::Capture(const Model& model, const std::vector<std::string>& modules, CaptureOptions options)
+Capture::Capture(const Model& model, const std::vector<std::string>& modules, const CaptureOptions& options)
     : state_(std::make_unique<State>()) {
   check_paths(modules, module_paths(model));
   const auto root = model.module_or_null();
@@ -441,8 +439,8 @@ void Capture::clear() {
   state_->observer->clear();
 }
 
-Capture capture(const Model& model, const std::vector<std::string>& modules, CaptureOptions options) {
-  return Capture(model, modules, std::move(options));
+Capture capture(const Model& model, const std::vector<std::string>& modules, const CaptureOptions& options) {
+  return Capture(model, modules, options);
 }
 
 }  // namespace bellows::inspect

@@ -44,7 +44,7 @@ struct CaptureOptions {
 class Capture {
  public:
   /// Throws: c10::ValueError if a module does not exist (the message suggests the nearest name)
-  Capture(const Model& model, const std::vector<std::string>& modules, CaptureOptions options = {});
+  Capture(const Model& model, const std::vector<std::string>& modules, const CaptureOptions& options = {});
   ~Capture();
   Capture(Capture&&) noexcept;
   Capture& operator=(Capture&&) = delete;
@@ -67,6 +67,6 @@ class Capture {
 };
 
 /// Starts to capture the outputs of `modules`.
-Capture capture(const Model& model, const std::vector<std::string>& modules, CaptureOptions options = {});
+Capture capture(const Model& model, const std::vector<std::string>& modules, const CaptureOptions& options = {});
 
 }  // namespace bellows::inspect
