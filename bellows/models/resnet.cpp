@@ -103,7 +103,7 @@ class ResNet final : public nn::Module, public layers::Blocks {
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor y = bn1_->forward(conv1_->forward(x)).relu_();
     if (large_images_) y = torch::max_pool2d(y, 3, 2, 1);
-    y = run_stages(y);
+    y = run_stages(std::move(y));
     return fc_->forward(torch::flatten(torch::adaptive_avg_pool2d(y, {1, 1}), 1));
   }
 
@@ -113,8 +113,8 @@ class ResNet final : public nn::Module, public layers::Blocks {
   at::Tensor run_stages(at::Tensor y) {
     if (has_callback()) {
       for (const auto& block : blocks_) y = run([block](const at::Tensor& z) { return block->forward(z); }, y);
-    } else {  // as Sequential, whose results can be captured
-      for (auto& stage : stages_) y = stage->forward(y);
+    } else {  // as Sequential, whose results can be captured; nothing keeps the input of a stage
+      for (auto& stage : stages_) y = stage->forward(std::move(y));
     }
     return y;
   }
