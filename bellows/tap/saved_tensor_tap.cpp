@@ -1,5 +1,6 @@
 #include "bellows/tap/saved_tensor_tap.h"
 
+#include "bellows/core/mutex.h"
 #include "bellows/tap/carried_stack.h"
 #include "bellows/tap/saved_tensor_store.h"
 
@@ -129,6 +130,8 @@ void install_saved_tensor_taps() {
       !foreign_autograd_engine(),
       "install_saved_tensor_taps: expected the autograd engine of libtorch, found another engine. Python's torch "
       "replaces the engine when it is loaded. Saved-tensor taps work only in processes without Python's torch.");
+  static Mutex& mutex = *new Mutex;  // ranks that are threads may all be the first to need the engine
+  MutexLock lock(mutex);
   the_tap_engine().adopt_threads();
   torch::autograd::set_default_engine_stub(&tap_engine);
 }
