@@ -133,33 +133,41 @@ TEST(ContextTraining, WithDataParallelReplicas) {
   });
 }
 
+using BlocksOf = std::function<models::RunBlock(const ContextParallel&, const TensorParallel&)>;
+
+/// Trains with an axis `context` and an axis `tensor` of two ranks each, and compares with one process.
+void expect_as_alone(const Task& task, const Training& how, bool zigzag, const BlocksOf& blocks) {
+  const Outcome alone = tensor::train_alone(task, how);
+  std::mutex reports;
+  run_ranks(4, [&](const comm::Group& world) {
+    const comm::Mesh mesh(world, {{"context", 2}, {"tensor", 2}});
+    const Model whole = tensor::make_on_rank(task, how);
+    whole.train();
+    const at::Generator masks = at::detail::createCPUGenerator(mask_seed);
+    const TensorParallel layers = parallelize(whole, mesh, "tensor", tensor_plan(whole), {.generator = masks});
+    const ContextParallel context(mesh, "context", {.zigzag = zigzag, .generator = masks, .tensor = layers});
+    models::run_blocks_by(whole, blocks(context, layers));
+    const DistributedDataParallel ddp(layers.model(), context.group());
+    const auto scope = layers.scope();
+    Outcome got;
+    tensor::run_steps(
+        task, how, layers.model(), [&](const at::Tensor& x) { return ddp.forward(x); }, got,
+        [&] { return tensor::gathered_gradients(layers); });
+    got.weights = comm::gather(layers.shards(), layers.group());
+    const std::lock_guard<std::mutex> lock(reports);
+    tensor::expect_close(got, alone, 1e-9);
+  });
+}
+
 /// Each rank has the heads of its slices of the layers and the tokens of its part of the sequence, also of their masks.
 TEST(ContextTraining, WithTensorParallelism) {
   const Training how{.steps = 10, .dropout = 0.2, .max_norm = 0.5};
   for (const Task& task : {text_tasks()[0], text_tasks()[1], series_task()}) {
     SCOPED_TRACE(task.name);
-    const Outcome alone = tensor::train_alone(task, how);
     const std::vector<int64_t> stacks =
         task.name == "encoder_decoder" ? std::vector<int64_t>{2, 2} : std::vector<int64_t>{2};
-    std::mutex reports;
-    run_ranks(4, [&](const comm::Group& world) {
-      const comm::Mesh mesh(world, {{"context", 2}, {"tensor", 2}});
-      const Model whole = tensor::make_on_rank(task, how);
-      whole.train();
-      const at::Generator masks = at::detail::createCPUGenerator(mask_seed);
-      const TensorParallel layers = parallelize(whole, mesh, "tensor", tensor_plan(whole), {.generator = masks});
-      const ContextParallel context(mesh, "context", {.generator = masks, .tensor = layers});
-      models::run_blocks_by(whole, context.blocks(stacks));
-      const DistributedDataParallel ddp(layers.model(), context.group());
-      const auto scope = layers.scope();
-      Outcome got;
-      tensor::run_steps(
-          task, how, layers.model(), [&](const at::Tensor& x) { return ddp.forward(x); }, got,
-          [&] { return tensor::gathered_gradients(layers); });
-      got.weights = comm::gather(layers.shards(), layers.group());
-      const std::lock_guard<std::mutex> lock(reports);
-      tensor::expect_close(got, alone, 1e-9);
-    });
+    expect_as_alone(task, how, ContextOptions().zigzag,
+                    [&](const ContextParallel& context, const TensorParallel&) { return context.blocks(stacks); });
   }
 }
 
@@ -168,26 +176,9 @@ TEST(ContextTraining, WithSequenceParallelism) {
   const Training how{.steps = 10, .dropout = 0.2, .max_norm = 0.5};
   for (const Task& task : {text_tasks()[0], text_tasks()[1]}) {
     SCOPED_TRACE(task.name);
-    const Outcome alone = tensor::train_alone(task, how);
     for (const bool zigzag : {true, false}) {
-      std::mutex reports;
-      run_ranks(4, [&](const comm::Group& world) {
-        const comm::Mesh mesh(world, {{"context", 2}, {"tensor", 2}});
-        const Model whole = tensor::make_on_rank(task, how);
-        whole.train();
-        const at::Generator masks = at::detail::createCPUGenerator(mask_seed);
-        const TensorParallel layers = parallelize(whole, mesh, "tensor", tensor_plan(whole), {.generator = masks});
-        const ContextParallel context(mesh, "context", {.zigzag = zigzag, .generator = masks, .tensor = layers});
-        models::run_blocks_by(whole, context.blocks(2, {.run = layers.sequence_blocks(2)}));
-        const DistributedDataParallel ddp(layers.model(), context.group());
-        const auto scope = layers.scope();
-        Outcome got;
-        tensor::run_steps(
-            task, how, layers.model(), [&](const at::Tensor& x) { return ddp.forward(x); }, got,
-            [&] { return tensor::gathered_gradients(layers); });
-        got.weights = comm::gather(layers.shards(), layers.group());
-        const std::lock_guard<std::mutex> lock(reports);
-        tensor::expect_close(got, alone, 1e-9);
+      expect_as_alone(task, how, zigzag, [](const ContextParallel& context, const TensorParallel& layers) {
+        return context.blocks(2, {.run = layers.sequence_blocks(2)});
       });
     }
   }
