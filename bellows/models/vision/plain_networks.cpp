@@ -57,6 +57,12 @@ nn::ReLU relu_in_place() {
   return nn::ReLU(nn::ReLUOptions(true));
 }
 
+template <class Layer>
+void add_with_relu(nn::Sequential& sequence, const Layer& layer) {
+  sequence->push_back(layer);
+  sequence->push_back(relu_in_place());
+}
+
 constexpr int64_t pool = 0;  // in the lists below; other numbers are output channels of convolutions
 const std::vector<int64_t> vgg11_layers = {64, pool, 128, pool, 256, 256, pool, 512, 512, pool, 512, 512, pool};
 const std::vector<int64_t> vgg13_layers = {64,   64,  pool, 128,  128, pool, 256, 256,
@@ -105,11 +111,9 @@ Model make_vgg(const std::string& name, const std::vector<int64_t>& outputs, con
   check_plain_options(name, o);
   const nn::Sequential features = vgg_features(outputs, name.ends_with("_bn"), o.in_channels);
   nn::Sequential classifier;
-  classifier->push_back(nn::Linear(512 * 7 * 7, o.hidden));
-  classifier->push_back(relu_in_place());
+  add_with_relu(classifier, nn::Linear(512 * 7 * 7, o.hidden));
   classifier->push_back(nn::Dropout(o.dropout));
-  classifier->push_back(nn::Linear(o.hidden, o.hidden));
-  classifier->push_back(relu_in_place());
+  add_with_relu(classifier, nn::Linear(o.hidden, o.hidden));
   classifier->push_back(nn::Dropout(o.dropout));
   classifier->push_back(nn::Linear(o.hidden, o.num_classes));
   auto module = std::make_shared<PlainNetwork>(name, features, classifier, o.in_channels, 32, 7);
@@ -149,24 +153,19 @@ Model alexnet(const AlexNetOptions& o) {
   using nn::Conv2dOptions;
   const auto max_pool = [] { return nn::MaxPool2d(nn::MaxPool2dOptions(3).stride(2)); };
   nn::Sequential features;
-  features->push_back(nn::Conv2d(Conv2dOptions(o.in_channels, 64, 11).stride(4).padding(2)));
-  features->push_back(relu_in_place());
+  add_with_relu(features, nn::Conv2d(Conv2dOptions(o.in_channels, 64, 11).stride(4).padding(2)));
   features->push_back(max_pool());
-  features->push_back(nn::Conv2d(Conv2dOptions(64, 192, 5).padding(2)));
-  features->push_back(relu_in_place());
+  add_with_relu(features, nn::Conv2d(Conv2dOptions(64, 192, 5).padding(2)));
   features->push_back(max_pool());
   for (const auto& [in, out] : std::vector<std::pair<int64_t, int64_t>>{{192, 384}, {384, 256}, {256, 256}}) {
-    features->push_back(nn::Conv2d(Conv2dOptions(in, out, 3).padding(1)));
-    features->push_back(relu_in_place());
+    add_with_relu(features, nn::Conv2d(Conv2dOptions(in, out, 3).padding(1)));
   }
   features->push_back(max_pool());
   nn::Sequential classifier;
   classifier->push_back(nn::Dropout(o.dropout));
-  classifier->push_back(nn::Linear(256 * 6 * 6, o.hidden));
-  classifier->push_back(relu_in_place());
+  add_with_relu(classifier, nn::Linear(256 * 6 * 6, o.hidden));
   classifier->push_back(nn::Dropout(o.dropout));
-  classifier->push_back(nn::Linear(o.hidden, o.hidden));
-  classifier->push_back(relu_in_place());
+  add_with_relu(classifier, nn::Linear(o.hidden, o.hidden));
   classifier->push_back(nn::Linear(o.hidden, o.num_classes));
   return Model::of(std::make_shared<PlainNetwork>("alexnet", features, classifier, o.in_channels, 63, 6), "alexnet");
 }
