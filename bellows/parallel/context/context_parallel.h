@@ -60,9 +60,9 @@ struct ContextBlocks {
 /// clip_grad_norm_() work unchanged.
 ///
 /// With tensor parallelism, set ContextOptions::tensor. For its sequence parallelism, which divides this rank's part of
-/// each sequence again, set ContextBlocks::run to TensorParallel::sequence_blocks(). Compute the mean over the ranks with the same slices of the
-/// layers: comm::combine() of the data axis and this axis. With pipeline parallelism, use stage_parts() and
-/// stage_blocks(), and set PipelineOptions::context.
+/// each sequence again, set ContextBlocks::run to TensorParallel::sequence_blocks(). Compute the mean over the ranks
+/// with the same slices of the layers: comm::combine() of the data axis and this axis. With pipeline parallelism, use
+/// stage_parts() and stage_blocks(), and set PipelineOptions::context.
 ///
 /// Numerics: in fp64, loss, gradients and weights of 20 steps match one process to 1e-9, with dropout, gradient
 ///           accumulation and clipping (tests/parallel/context). docs/numerics.md lists the tolerances for fp32 and
